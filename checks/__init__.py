@@ -1,0 +1,1 @@
+"""The diagnostics behind `kvctl validate`."""

@@ -1,0 +1,1 @@
+"""The router: a library first, a server second. It imports neither `kvctl`, `checks` nor `bench`."""

@@ -1,0 +1,225 @@
+"""The nouns of routing: Worker, RouteRequest, Candidates, Term, Decision, Reason.
+
+Pure data: no I/O, no clock, no global random state. Times are seconds of one monotonic clock that the caller owns.
+A *row* of `Candidates` is one (worker, dp rank); a *slot* is that row's fixed number in the prefix index and the load
+tracker for as long as the worker is registered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import random
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Reason(StrEnum):
+    """Why the winner won. Closed: also the label of a metric."""
+
+    LOWEST_COST = "lowest_cost"
+    TIE = "tie"
+    SAMPLED = "sampled"
+    ONLY_CANDIDATE = "only_candidate"
+    RANDOM = "random"
+    ROUND_ROBIN = "round_robin"
+    POWER_OF_TWO = "power_of_two"
+    LEAST_LOADED = "least_loaded"
+    PINNED = "pinned"
+
+
+class Degraded(StrEnum):
+    """What a decision had to do without. Named in the decision and in a metric, never silent."""
+
+    NO_TOKENS = "no_tokens"
+    APPROXIMATE_TOKENS = "approximate_tokens"
+    NO_KV_EVENTS = "no_kv_events"
+    KV_EVENTS_LOST = "kv_events_lost"
+    BLOCK_SIZE_UNKNOWN = "block_size_unknown"
+    BLOCK_SIZE_DIFFERS = "block_size_differs"
+
+
+class WhyNot(IntEnum):
+    """The rule that removed a row, in the order in which the rules are asked. OK is eligible."""
+
+    OK = 0
+    NOT_ALLOWED = 1
+    WRONG_MODEL = 2
+    UNHEALTHY = 3
+    DRAINING = 4
+    RANK_OUT_OF_RANGE = 5
+    TAINT = 6
+    BUSY = 7
+    ALREADY_TRIED = 8
+    NOT_PINNED = 9
+
+
+class DeviceClass(IntEnum):
+    UNKNOWN = 0
+    CUDA = 1
+    CPU = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What a user said of a worker; `None` is "ask the engine"."""
+
+    url: str
+    id: str
+    kv: str | None = None
+    replay: str | None = None
+    model: str | None = None
+    device: str | None = None
+    ranks: int | None = None
+    block_size: int | None = None
+    taints: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RouteRequest:
+    """What a policy may know of a request.
+
+    `keys` maps a block size to the request's block keys (uint64, one a full block); usually one entry.
+    """
+
+    id: str
+    model: str
+    prompt_tokens: int = 0
+    keys: dict[int, npt.NDArray[np.uint64]] = field(default_factory=dict)
+    degraded: tuple[Degraded, ...] = ()
+    pin_worker: str | None = None
+    pin_rank: int | None = None
+    tried: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Candidates:
+    """The fleet as one request sees it: arrays of equal length n, one row a (worker, dp rank).
+
+    Overlaps are blocks: `device` is the contiguous prefix held on the device, `host` and `disk` what the next tiers
+    add behind it, `shared` what a shared store holds beyond the device. Loads are those of the requests already
+    booked; `new_blocks` is what this request would add to `decode_blocks` on that row, so that the potential load is
+    the sum of the two.
+    """
+
+    workers: tuple[str, ...]
+    ranks: tuple[int, ...]
+    slots: IntArray
+    eligible: BoolArray
+    why_not: IntArray
+    device: IntArray
+    host: IntArray
+    disk: IntArray
+    shared: IntArray
+    prefill_tokens: IntArray
+    decode_blocks: IntArray
+    new_blocks: IntArray
+    active_requests: IntArray
+    capacity_blocks: IntArray
+    block_size: IntArray
+    device_class: IntArray
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One summand of the cost, for every row. `values`: float64, shape (n,)."""
+
+    name: str
+    unit: str
+    values: FloatArray
+
+
+@dataclass(slots=True)
+class Decision:
+    """Who serves a request and why; keeps all candidates and their terms. `winner` is a row of `candidates`.
+
+    A policy fills the first five fields; `Router` adds the rest.
+    """
+
+    mode: str
+    winner: int
+    reason: Reason
+    terms: tuple[Term, ...]
+    cost: FloatArray
+    candidates: Candidates
+    degraded: tuple[Degraded, ...] = ()
+    id: str = ""
+    request_id: str = ""
+    model: str = ""
+    at: float = 0.0
+    prompt_tokens: int = 0
+    block_size: int = 0
+    decide_us: float = 0.0
+    predicted_cached_tokens: int = 0
+    engine_cached_tokens: int | None = None
+
+    @property
+    def worker(self) -> str:
+        return self.candidates.workers[self.winner]
+
+    @property
+    def rank(self) -> int:
+        return self.candidates.ranks[self.winner]
+
+
+class Need(StrEnum):
+    """What a policy cannot do its work without."""
+
+    BLOCKS = "blocks"
+    LOAD = "load"
+
+
+class Policy(Protocol):
+    """One way to choose. Stateful policies (round-robin) keep their own counter; no policy reads a clock."""
+
+    name: str
+    needs: frozenset[Need]
+
+    def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
+        """Choose among the eligible rows; the caller guarantees that there is at least one."""
+        ...
+
+
+class RoutingError(Exception):
+    """Root of what routing can refuse with. `status` and `code` are those of the HTTP answer."""
+
+    status = 503
+    code = "no_worker"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class NoWorkers(RoutingError):
+    """Nobody can serve the request: none registered, none healthy, or all filtered."""
+
+
+class AllBusy(RoutingError):
+    """Somebody could serve it, and everybody who could is past a limit."""
+
+    status = 529
+    code = "all_workers_busy"
+
+
+class UnknownModel(RoutingError):
+    status = 404
+    code = "model_not_found"
+
+
+class BadRequest(RoutingError):
+    """The caller's own mistake: the body, a header, a pin that names nobody."""
+
+    status = 400
+    code = "bad_request"

@@ -1,0 +1,143 @@
+"""What the data plane and the routing side know of each other: a complete request in, an answer or a leg out.
+
+The data plane (this package) owns sockets, parsing, timeouts and the relay. It asks a `Dispatcher` where a request
+goes, and reports through the `Leg` what became of it. It knows nothing of tokens, blocks or policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An engine's HTTP address. `prefix` is the path of the worker's URL without a trailing slash, mostly empty."""
+
+    host: str
+    port: int
+    prefix: str = ""
+
+
+@dataclass(slots=True)
+class Inbound:
+    """A complete request, as it came. Header names are lower-cased, order and repeats kept."""
+
+    method: str
+    target: bytes
+    path: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    http11: bool
+    arrived: float
+    client: str = ""
+
+    def header(self, name: bytes) -> str | None:
+        """The first value of a header, or None. `name` in lower case."""
+        for key, value in self.headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the router answers by itself."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Outcome(StrEnum):
+    """How a leg ended. Closed: also the label of a metric."""
+
+    OK = "ok"
+    ENGINE_ERROR = "engine_error"
+    CLIENT_GONE = "client_gone"
+    CONNECT_FAILED = "connect_failed"
+    CONNECT_TIMEOUT = "connect_timeout"
+    RESET = "reset"
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+    CUT = "cut"
+    BAD_RESPONSE = "bad_response"
+
+
+@dataclass(slots=True)
+class Usage:
+    """What the engine said of its own work; None where it said nothing."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Leg(Protocol):
+    """One attempt at one worker, booked before it is handed over. `end` is called exactly once, whatever happens."""
+
+    endpoint: Endpoint
+    head_lines: bytes
+    """Lines for the response head (`x-kvctl-worker: w1\\r\\n...`), each ending in CRLF."""
+    watch: bool
+    """Whether the answer carries tokens: look for the first one and for `usage`."""
+
+    def first_token(self) -> None:
+        """The first item with generated content has arrived (streams), or the whole answer (else)."""
+        ...
+
+    def usage(self, usage: Usage) -> None: ...
+
+    def end(self, outcome: Outcome, status: int) -> None:
+        """`status` is the engine's, 0 if it never answered."""
+        ...
+
+
+class Dispatcher(Protocol):
+    def dispatch(self, inbound: Inbound) -> Answer | Leg | Awaitable[Answer | Leg]:
+        """Where a request goes. Answers at once where it can; an awaitable is cancelled when the client leaves."""
+        ...
+
+    def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
+        """After a leg that ended before the first response byte: another leg, or the error to answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `idle` is the longest silence inside an answer, `keepalive` of an unused downstream connection."""
+
+    connect: float = 5.0
+    first_byte: float = 600.0
+    idle: float = 300.0
+    request: float = 60.0
+    keepalive: float = 75.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes and counts that a client controls."""
+
+    max_body: int = 64 * 1024 * 1024
+    max_head: int = 64 * 1024
+    max_headers: int = 100
+    max_connections: int = 20_000
+    write_high_water: int = 256 * 1024
+    idle_per_endpoint: int = 512
+
+
+@dataclass(slots=True)
+class PlaneStats:
+    """Counters of the data plane, read by the admin port."""
+
+    connections: int = 0
+    open_requests: int = 0
+    requests: int = 0
+    bad_requests: int = 0
+    upstream_opened: int = 0
+    upstream_reused: int = 0
+    retries: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
