@@ -1,0 +1,47 @@
+# kvctl: every target sets up what it needs in .venv of this folder.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help demo test test-real lint format clean
+
+help:
+	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
+	@echo 'make test       run the tests'
+	@echo 'make test-real  the same promises on a real vLLM (CPU): installs it first, 4 GB, about 25 minutes'
+	@echo 'make lint       ruff and mypy'
+	@echo 'make clean      remove what the targets made'
+
+$(VENV)/.ready: pyproject.toml scripts/setup.sh
+	bash scripts/setup.sh $(VENV)
+	touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready
+	bash scripts/setup.sh $(VENV) test
+	touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	bash scripts/setup.sh $(VENV) dev
+	touch $@
+
+demo: $(VENV)/.ready
+	$(VENV)/bin/kvctl bench --modes kv,random --out demo-out
+
+test: $(VENV)/.ready-test
+	$(PY) -m pytest
+
+test-real: $(VENV)/.ready-test
+	bash tests/real/setup.sh
+	KVCTL_REAL=1 $(PY) -m pytest tests/real -p no:cacheprovider
+
+lint: $(VENV)/.ready-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.ready-dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

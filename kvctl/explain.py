@@ -1,0 +1,88 @@
+"""`kvctl explain`: shows a decision of a running router, term by term."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvctl.errors import FAILED, UNREACHABLE, Problem
+from kvctl.options import env
+
+
+def explain(
+    decision: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A decision id (x-kvctl-decision) or request id (x-request-id).")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="Where would this prompt go now? Nothing is sent.")
+    ] = None,
+    request: Annotated[
+        Path | None, typer.Option("--request", help="The same for a request body in a JSON file ('-' is stdin).")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", envvar=env("model"), help="With --prompt: the model.")] = None,
+    mode: Annotated[str | None, typer.Option("--mode", help="With --prompt or --request: as this mode would decide.")] = None,
+    admin: Annotated[
+        str, typer.Option("--admin", envvar=env("admin"), help="The router's admin port.")
+    ] = "http://127.0.0.1:9090",
+    output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
+) -> None:
+    """Why a request went, or would go, where it does.
+
+    Examples:
+
+      kvctl explain d-1f3a9c2
+
+      kvctl explain --prompt "Once upon a time" --mode least-loaded
+    """
+    if output not in ("table", "json"):
+        raise Problem(f"-o must be table or json, not '{output}'")
+    given = [value for value in (decision, prompt, request) if value is not None]
+    if len(given) != 1:
+        raise Problem("give one of: a decision or request id, --prompt TEXT, --request FILE")
+
+    import httpx
+    import msgspec
+
+    try:
+        with httpx.Client(base_url=admin, timeout=30, trust_env=False) as client:
+            if decision is not None:
+                answer = client.get(f"/decisions/{decision}")
+            else:
+                body = _body(prompt, request, model)
+                answer = client.post("/explain", content=body, params={"mode": mode} if mode else {})
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Problem(
+            f"no router's admin port at {admin}: {error or type(error).__name__}; start one with `kvctl serve`, or give --admin URL",
+            code=UNREACHABLE,
+        ) from None
+    try:
+        data: Any = msgspec.json.decode(answer.content)
+    except msgspec.DecodeError:
+        raise Problem(f"{admin} is not a router's admin port: it answered {answer.status_code} without JSON", code=UNREACHABLE) from None
+    if answer.status_code != 200:
+        message = data.get("error", {}).get("message") if isinstance(data, dict) else None
+        raise Problem(message or f"the router answered {answer.status_code}", code=FAILED)
+    if output == "json":
+        typer.echo(msgspec.json.encode(data).decode())
+        return
+    from kvctl.render import decision_report
+
+    decision_report(data)
+
+
+def _body(prompt: str | None, request: Path | None, model: str | None) -> bytes:
+    import sys
+
+    import msgspec
+
+    if prompt is not None:
+        return msgspec.json.encode({"prompt": prompt} | ({"model": model} if model else {}))
+    assert request is not None
+    if str(request) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return request.read_bytes()
+    except OSError as error:
+        raise Problem(f"{request}: {error}") from None

@@ -1,0 +1,81 @@
+"""The command line: one typer application, a command a file. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from kvctl import __version__
+from kvctl.errors import FAILED, Problem
+
+app = typer.Typer(
+    name="kvctl",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    help="Route LLM requests to the replica that already holds their KV cache, and measure what it is worth.",
+    epilog="Examples:  [bold]kvctl serve --sim 4[/bold]   ·   [bold]kvctl serve --worker http://10.0.0.1:8000 "
+    "--worker http://10.0.0.2:8000[/bold]   ·   [bold]kvctl bench --modes kv,random[/bold]",
+)
+
+_debug = False
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="KVCTL_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    global _debug  # noqa: PLW0603
+    _debug = debug
+
+
+def _register() -> None:
+    from kvctl.bench import bench
+    from kvctl.explain import explain
+    from kvctl.serve import serve
+    from kvctl.sim import sim
+
+    app.command("serve", help="Run the router in front of engines (OpenAI-compatible).")(serve)
+    app.command("bench", help="Compare router modes: TTFT and ITL, an arm at a time.")(bench)
+    app.command("sim", help="Run simulated engines that speak vLLM's HTTP and KV-event wire.")(sim)
+    app.command("explain", help="Why a request went, or would go, where it does.")(explain)
+
+
+def main() -> None:
+    """Console entry: turns a `Problem` into one line on stderr and its exit code."""
+    _register()
+    try:
+        app()
+    except Problem as problem:
+        if _debug:
+            raise
+        print(f"kvctl: {problem}", file=sys.stderr)
+        sys.exit(problem.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+    except Exception as error:
+        if _debug:
+            raise
+        print(
+            f"kvctl: internal error: {type(error).__name__}: {error}; run with `kvctl --debug …` for the traceback",
+            file=sys.stderr,
+        )
+        sys.exit(FAILED)

@@ -1,0 +1,71 @@
+"""What all commands share: environment twins and the configuration file.
+
+Every option `--some-name` is also `KVCTL_SOME_NAME` and the key `some-name` (or `some_name`) of the file given with
+`--config`, TOML or YAML; flag beats environment beats file. A table with a command's name holds keys for that command.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from kvctl.errors import Problem
+
+_COMMANDS = frozenset({"serve", "sim", "bench", "validate", "replay", "explain", "top"})
+
+
+def env(option: str) -> str:
+    """`--router-mode` -> `KVCTL_ROUTER_MODE`."""
+    return "KVCTL_" + option.lstrip("-").replace("-", "_").upper()
+
+
+def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Eager callback of `--config`: the file's keys become the defaults of the command's options."""
+    if path is None or ctx.resilient_parsing:
+        return path
+    data = _read(path)
+    command = ctx.command.name or ""
+    section = data.get(command, {})
+    if not isinstance(section, dict):
+        raise Problem(f"{path}: '{command}' must be a table of options")
+    keys = {key: value for key, value in data.items() if key not in _COMMANDS} | section
+    known = {param.name: param for param in ctx.command.params if param.name not in ("config", "help")}
+    defaults: dict[str, Any] = {}
+    for key, value in keys.items():
+        name = {parameter_key(param): param.name for param in known.values()}.get(key.replace("_", "-"))
+        if name is None:
+            raise Problem(f"{path}: unknown key '{key}'; `kvctl {command} --help` lists the options, which are the keys")
+        defaults[name] = value
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    return path
+
+
+def parameter_key(param: Any) -> str:
+    """The option's long name without dashes, which is its key in the file."""
+    return next((opt[2:] for opt in param.opts if opt.startswith("--")), str(param.name).replace("_", "-"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"config file {path}: {error}") from None
+    if path.suffix in (".yaml", ".yml"):
+        import yaml
+
+        try:
+            data = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise Problem(f"config file {path}: {' '.join(str(error).split())}") from None
+    else:
+        import tomllib
+
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise Problem(f"config file {path}: {error}") from None
+    if not isinstance(data, dict):
+        raise Problem(f"config file {path}: expected a table of options")
+    return data

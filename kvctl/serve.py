@@ -1,0 +1,333 @@
+"""`kvctl serve`: parse, wire, start. The work is in `router.server`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvctl.errors import Problem
+from kvctl.options import env, load_config
+
+_FLEET = "Fleet"
+_ROUTING = "Routing"
+_WEIGHTS = "Cost of kv mode"
+_LIMITS = "Limits and timeouts"
+
+
+def serve(
+    router_mode: Annotated[
+        str,
+        typer.Option(
+            "--router-mode",
+            envvar=env("router-mode"),
+            rich_help_panel=_ROUTING,
+            help="kv, random, round-robin, power-of-two, least-loaded or direct.",
+        ),
+    ] = "kv",
+    host: Annotated[str, typer.Option("--host", envvar=env("host"), help="Address of the data port.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", envvar=env("port"), min=0, max=65535, help="Data port; 0 takes a free one.")
+    ] = 8000,
+    admin_host: Annotated[
+        str, typer.Option("--admin-host", envvar=env("admin-host"), help="Address of the admin port.")
+    ] = "127.0.0.1",
+    admin_port: Annotated[
+        int,
+        typer.Option(
+            "--admin-port",
+            envvar=env("admin-port"),
+            min=0,
+            max=65535,
+            help="Admin port (metrics, workers, decisions); 0 takes a free one.",
+        ),
+    ] = 9090,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--worker",
+            envvar=env("worker"),
+            rich_help_panel=_FLEET,
+            metavar="SPEC",
+            help="An engine: URL[,id=…][,kv=tcp://…][,replay=tcp://…][,model=…][,ranks=N][,block-size=N]. Repeatable.",
+        ),
+    ] = None,
+    workers_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--workers-file",
+            envvar=env("workers-file"),
+            rich_help_panel=_FLEET,
+            help="A SPEC a line, or YAML/JSON; read again whenever it changes.",
+        ),
+    ] = None,
+    sim: Annotated[
+        int,
+        typer.Option("--sim", envvar=env("sim"), min=0, max=64, rich_help_panel=_FLEET, help="Embed N simulated engines."),
+    ] = 0,
+    sim_speedup: Annotated[
+        float,
+        typer.Option(
+            "--sim-speedup", envvar=env("sim-speedup"), min=0.01, rich_help_panel=_FLEET, help="Their speed-up."
+        ),
+    ] = 1.0,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            envvar=env("model"),
+            rich_help_panel=_FLEET,
+            metavar="PATH_OR_NAME",
+            help="The one model to serve by name, or a folder whose tokenizer is used.",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            envvar=env("tokenizer"),
+            rich_help_panel=_ROUTING,
+            help="The model's tokenizer: a folder or tokenizer.json. Without it the engine's /tokenize is asked.",
+        ),
+    ] = None,
+    predict_ttl: Annotated[
+        float,
+        typer.Option(
+            "--predict-ttl",
+            envvar=env("predict-ttl"),
+            min=0,
+            rich_help_panel=_ROUTING,
+            help="Seconds for which the blocks of a request just routed count as held; 0 is off.",
+        ),
+    ] = 5.0,
+    approximate_ttl: Annotated[
+        float,
+        typer.Option(
+            "--approximate-ttl",
+            envvar=env("approximate-ttl"),
+            min=0,
+            rich_help_panel=_ROUTING,
+            help="The same for a worker without KV events.",
+        ),
+    ] = 120.0,
+    allow_mode_override: Annotated[
+        bool,
+        typer.Option(
+            "--allow-mode-override",
+            envvar=env("allow-mode-override"),
+            rich_help_panel=_ROUTING,
+            help="Let a request choose its mode with x-kvctl-mode.",
+        ),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            envvar=env("seed"),
+            min=0,
+            max=2**63 - 1,
+            rich_help_panel=_ROUTING,
+            help="Makes random choices repeat; by default each start differs.",
+        ),
+    ] = None,
+    overlap_score_credit: Annotated[
+        float, typer.Option("--overlap-score-credit", envvar=env("overlap-score-credit"), rich_help_panel=_WEIGHTS, help="C: a cached device block's worth.")
+    ] = 1.0,
+    overlap_score_credit_decay: Annotated[
+        float,
+        typer.Option(
+            "--overlap-score-credit-decay",
+            envvar=env("overlap-score-credit-decay"),
+            rich_help_panel=_WEIGHTS,
+            help="D: how fast that credit fades on a worker with more queued prefill.",
+        ),
+    ] = 0.0,
+    prefill_load_scale: Annotated[
+        float, typer.Option("--prefill-load-scale", envvar=env("prefill-load-scale"), rich_help_panel=_WEIGHTS, help="S: prefill against decode.")
+    ] = 1.0,
+    decode_active_request_weight: Annotated[
+        float,
+        typer.Option(
+            "--decode-active-request-weight",
+            envvar=env("decode-active-request-weight"),
+            rich_help_panel=_WEIGHTS,
+            help="A: blocks that an active request counts as.",
+        ),
+    ] = 0.0,
+    host_cache_hit_weight: Annotated[
+        float, typer.Option("--host-cache-hit-weight", envvar=env("host-cache-hit-weight"), rich_help_panel=_WEIGHTS, help="Wh: a block in host memory.")
+    ] = 0.75,
+    disk_cache_hit_weight: Annotated[
+        float, typer.Option("--disk-cache-hit-weight", envvar=env("disk-cache-hit-weight"), rich_help_panel=_WEIGHTS, help="Wd: a block on disk.")
+    ] = 0.25,
+    shared_cache_multiplier: Annotated[
+        float, typer.Option("--shared-cache-multiplier", envvar=env("shared-cache-multiplier"), rich_help_panel=_WEIGHTS, help="M: a block in a shared store.")
+    ] = 0.5,
+    router_temperature: Annotated[
+        float,
+        typer.Option("--router-temperature", envvar=env("router-temperature"), rich_help_panel=_WEIGHTS, help="T: 0 takes the cheapest, more spreads."),
+    ] = 0.0,
+    active_decode_blocks_threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--active-decode-blocks-threshold",
+            envvar=env("active-decode-blocks-threshold"),
+            rich_help_panel=_LIMITS,
+            help="A worker with a larger share (0..1) of its blocks in live requests is busy.",
+        ),
+    ] = None,
+    active_prefill_tokens_threshold: Annotated[
+        int | None,
+        typer.Option(
+            "--active-prefill-tokens-threshold",
+            envvar=env("active-prefill-tokens-threshold"),
+            rich_help_panel=_LIMITS,
+            help="A worker with more prompt tokens waiting is busy.",
+        ),
+    ] = None,
+    index_limit_mib: Annotated[
+        int, typer.Option("--index-limit-mib", envvar=env("index-limit-mib"), min=1, rich_help_panel=_LIMITS, help="Memory of the block index.")
+    ] = 1024,
+    max_body_mib: Annotated[
+        int, typer.Option("--max-body-mib", envvar=env("max-body-mib"), min=1, rich_help_panel=_LIMITS, help="Largest request body.")
+    ] = 64,
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", envvar=env("max-connections"), min=1, rich_help_panel=_LIMITS, help="Client connections at a time.")
+    ] = 20_000,
+    connect_timeout: Annotated[
+        float, typer.Option("--connect-timeout", envvar=env("connect-timeout"), min=0.01, rich_help_panel=_LIMITS, help="Seconds to reach an engine.")
+    ] = 5.0,
+    first_byte_timeout: Annotated[
+        float,
+        typer.Option(
+            "--first-byte-timeout",
+            envvar=env("first-byte-timeout"),
+            min=0.01,
+            rich_help_panel=_LIMITS,
+            help="Seconds until the engine's first byte.",
+        ),
+    ] = 600.0,
+    idle_timeout: Annotated[
+        float,
+        typer.Option(
+            "--idle-timeout", envvar=env("idle-timeout"), min=0.01, rich_help_panel=_LIMITS, help="Longest silence inside an answer."
+        ),
+    ] = 300.0,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            "--drain-timeout",
+            envvar=env("drain-timeout"),
+            min=0,
+            rich_help_panel=_LIMITS,
+            help="Seconds for running requests to finish when the router is stopped.",
+        ),
+    ] = 30.0,
+    health_interval: Annotated[
+        float,
+        typer.Option(
+            "--health-interval", envvar=env("health-interval"), min=0.05, rich_help_panel=_FLEET, help="Seconds between health checks."
+        ),
+    ] = 1.0,
+    log_level: Annotated[
+        str, typer.Option("--log-level", envvar=env("log-level"), help="debug, info, warning or error.")
+    ] = "info",
+    output: Annotated[
+        str, typer.Option("-o", "--output", envvar=env("output"), help="text, or json: one line when ready.")
+    ] = "text",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            envvar=env("config"),
+            is_eager=True,
+            callback=load_config,
+            help="TOML or YAML file whose keys are these options.",
+        ),
+    ] = None,
+) -> None:
+    """Run the router in front of engines (OpenAI-compatible).
+
+    Examples:
+
+      kvctl serve --sim 4
+
+      kvctl serve --router-mode kv --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000,id=gpu-2
+
+      kvctl serve --workers-file workers.txt --tokenizer ./Qwen3-8B
+    """
+    if output not in ("text", "json"):
+        raise Problem(f"-o must be text or json, not '{output}'")
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise Problem(f"--log-level must be debug, info, warning or error, not '{log_level}'")
+
+    from router.admin.app import threshold_settings
+    from router.core import CoreSettings
+    from router.dispatch import DispatchSettings
+    from router.fleet.spec import SpecError, check_unique, parse_spec
+    from router.model import BadRequest
+    from router.policies.kv import KvWeights
+    from router.policies.registry import UnknownMode, mode_name
+    from router.proxy.interface import Limits, Timeouts
+    from router.server import ServeSettings, StartError, run
+
+    tokenizer_path = tokenizer
+    if model is not None and Path(model).exists():
+        tokenizer_path = tokenizer_path or Path(model)
+        model = None
+    try:
+        weights = KvWeights(
+            overlap_score_credit=overlap_score_credit,
+            overlap_score_credit_decay=overlap_score_credit_decay,
+            prefill_load_scale=prefill_load_scale,
+            decode_active_request_weight=decode_active_request_weight,
+            host_cache_hit_weight=host_cache_hit_weight,
+            disk_cache_hit_weight=disk_cache_hit_weight,
+            shared_cache_multiplier=shared_cache_multiplier,
+            router_temperature=router_temperature,
+        )
+        mode = mode_name(router_mode)
+        specs = [parse_spec(text) for text in worker or ()]
+        thresholds = threshold_settings(active_decode_blocks_threshold, active_prefill_tokens_threshold)
+    except (UnknownMode, SpecError, BadRequest, ValueError) as error:
+        raise Problem(str(error)) from None
+
+    with contextlib.ExitStack() as stack:
+        if sim:
+            from bench.sim.fleet import SimFleet
+
+            fleet = stack.enter_context(SimFleet(sim, speedup=sim_speedup))
+            specs += [
+                parse_spec(f"{engine.url},id={engine.id},kv={engine.kv},replay={engine.replay}")
+                for engine in fleet.engines
+            ]
+        try:
+            settings = ServeSettings(
+                core=CoreSettings(
+                    weights=weights,
+                    index_limit=index_limit_mib << 20,
+                    predict_ttl=predict_ttl,
+                    approximate_ttl=approximate_ttl,
+                    thresholds=thresholds,
+                    seed=seed,
+                ),
+                dispatch=DispatchSettings(mode=mode, model=model, allow_mode_override=allow_mode_override),
+                timeouts=Timeouts(connect=connect_timeout, first_byte=first_byte_timeout, idle=idle_timeout),
+                limits=Limits(max_body=max_body_mib << 20, max_connections=max_connections),
+                host=host,
+                port=port,
+                admin_host=admin_host,
+                admin_port=admin_port,
+                workers=tuple(check_unique(specs)),
+                workers_file=workers_file,
+                tokenizer=tokenizer_path,
+                health_interval=health_interval,
+                drain_timeout=drain_timeout,
+                log_level=log_level,
+                ready_json=output == "json",
+            )
+            run(settings)
+        except (StartError, SpecError) as error:
+            raise Problem(str(error)) from None

@@ -1,0 +1,359 @@
+"""Where a request goes: the data plane's `Dispatcher`.
+
+Reads the path, the few headers and body fields that routing needs, asks the tokens room for ids where the mode needs
+blocks, lets the core decide and books at once. Synchronous from parsing to booking unless tokenising has to wait.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+import numpy as np
+
+from router.core import RoutingCore
+from router.fleet.monitor import FleetMonitor
+from router.fleet.worker import Health
+from router.legs import RoutedLeg
+from router.metrics import RouterStats
+from router.model import BadRequest, Decision, Need, RouteRequest, RoutingError, UnknownModel
+from router.policies.registry import UnknownMode, mode_name
+from router.proxy.errors import error_answer
+from router.proxy.interface import Answer, Inbound, Leg, Outcome
+from router.records import DecisionLog
+from router.tokens.body import Body, parse
+from router.model_tokens import ModelTokens
+from router.tokens.service import Source, TokenResult
+
+CONTENT_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"})
+ENGINE_PATHS = frozenset(
+    {"/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank", "/pooling", "/classify", "/embed", "/invocations"}
+)
+_PIN = (b"x-kvctl-worker", b"x-dynamo-worker-instance-id", b"x-worker-instance-id")
+_RANK = (b"x-kvctl-dp-rank", b"x-dynamo-dp-rank", b"x-dp-rank", b"x-data-parallel-rank")
+_MODE = b"x-kvctl-mode"
+_REQUEST_ID = b"x-request-id"
+_READ = frozenset({*_PIN, *_RANK, _MODE, _REQUEST_ID})
+
+
+def kvctl_version() -> str:
+    try:
+        return version("kvctl")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """`attempts`: legs a request may have in all; only failures before the first response byte start another."""
+
+    mode: str = "kv"
+    model: str | None = None
+    attempts: int = 4
+    allow_mode_override: bool = False
+
+
+class RequestDispatcher:
+    def __init__(
+        self,
+        core: RoutingCore,
+        monitor: FleetMonitor,
+        tokens: ModelTokens,
+        log: DecisionLog,
+        stats: RouterStats,
+        settings: DispatchSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self.core = core
+        self.monitor = monitor
+        self.tokens = tokens
+        self.log = log
+        self.stats = stats
+        self.settings = settings
+        self.open_legs = 0
+        self._clock = clock
+        self._prefix = os.urandom(4).hex()
+        self._count = 0
+
+    # -- the data plane's calls --------------------------------------------------------------------------------
+
+    def dispatch(self, inbound: Inbound) -> Answer | Leg | Awaitable[Answer | Leg]:
+        path = inbound.path
+        if inbound.method in ("GET", "HEAD"):
+            own = self._own_answer(path)
+            if own is not None:
+                return own
+        try:
+            if path in CONTENT_PATHS and inbound.method == "POST":
+                return self._content(inbound)
+            if path.startswith("/v1/") or path in ENGINE_PATHS:
+                return self._pass_on(inbound)
+        except RoutingError as error:
+            return self._refuse(error)
+        return error_answer(404, f"no such path: {inbound.method} {path[:200]}", "not_found")
+
+    def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
+        assert isinstance(failed, RoutedLeg)
+        request = failed.request
+        request.tried = request.tried | {failed.worker.id}
+        attempts = len(request.tried)
+        what = f"worker '{failed.worker.id}' failed before its first byte ({outcome})"
+        status = 504 if outcome in (Outcome.CONNECT_TIMEOUT, Outcome.FIRST_BYTE_TIMEOUT) else 502
+        if request.pin_worker is not None:
+            return self._failed(status, f"{what}; the request is pinned to it")
+        if attempts >= self.settings.attempts:
+            return self._failed(status, f"{what}; {attempts} workers were tried")
+        try:
+            leg = self._place(inbound, request, failed.decision.mode, watch=failed.watch)
+        except RoutingError:
+            return self._failed(status, f"{what}; no other worker can serve the request")
+        self.stats.retries += 1
+        return leg
+
+    def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
+        self.open_legs -= 1
+        self.stats.leg_ended(leg.worker.id, outcome)
+        if outcome in (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT):
+            self.monitor.connection_failed(leg.worker, f"a request could not reach it ({outcome})")
+        elif outcome in (Outcome.RESET, Outcome.CUT, Outcome.BAD_RESPONSE):
+            self.monitor.suspect(leg.worker)
+
+    # -- explain -----------------------------------------------------------------------------------------------
+
+    async def explain(self, path: str, body: bytes, mode: str | None) -> Decision:
+        """The decision `body` would get now. Nothing is booked and nothing is sent.
+
+        Raises:
+            RoutingError: as a request would be refused.
+        """
+        parsed = parse(path, body)
+        request = RouteRequest(id="explain", model=self._model(parsed))
+        name = self._mode(mode) if mode else self.settings.mode
+        if Need.BLOCKS in self.core.policy(name).needs:
+            result = self.tokens.tokens(request.model, parsed)
+            self._take_tokens(request, parsed, await result if isinstance(result, Awaitable) else result)
+        return self._decide(request, name)
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def _content(self, inbound: Inbound) -> Leg | Awaitable[Answer | Leg]:
+        started = time.perf_counter()
+        body = parse(inbound.path, inbound.body)
+        request, mode = self._request(inbound)
+        request.model = self._model(body)
+        if Need.BLOCKS not in self.core.policy(mode).needs:
+            return self._place(inbound, request, mode, watch=True)
+        result = self.tokens.tokens(request.model, body)
+        if isinstance(result, TokenResult):
+            self.stats.tokenize.observe(time.perf_counter() - started)
+            self._take_tokens(request, body, result)
+            return self._place(inbound, request, mode, watch=True)
+        return self._when_tokenised(inbound, request, mode, body, result, started)
+
+    async def _when_tokenised(
+        self,
+        inbound: Inbound,
+        request: RouteRequest,
+        mode: str,
+        body: Body,
+        result: Awaitable[TokenResult],
+        started: float,
+    ) -> Answer | Leg:
+        try:
+            tokens = await result
+            self.stats.tokenize.observe(time.perf_counter() - started)
+            self._take_tokens(request, body, tokens)
+            return self._place(inbound, request, mode, watch=True)
+        except RoutingError as error:
+            return self._refuse(error)
+
+    def _pass_on(self, inbound: Inbound) -> Leg:
+        """A path whose content is not read: routed by load, or as the mode does without tokens."""
+        request, mode = self._request(inbound)
+        request.model = self.settings.model or ""
+        if inbound.body:
+            request.model = _model_in(inbound.body)
+            self._check_model(request.model)
+        return self._place(inbound, request, mode, watch=False)
+
+    def _request(self, inbound: Inbound) -> tuple[RouteRequest, str]:
+        """The request's id, pins and mode from its headers."""
+        found = {name: value for name, value in inbound.headers if name in _READ}
+        request_id = found[_REQUEST_ID].decode("latin-1")[:200] if found.get(_REQUEST_ID) else ""
+        self._count += 1
+        request = RouteRequest(id=request_id or f"r-{self._prefix}{self._count:x}", model="")
+        mode = self.settings.mode
+        if not found:
+            return request, mode
+        for name in _PIN:
+            if found.get(name):
+                request.pin_worker = found[name].decode("latin-1")
+                break
+        for name in _RANK:
+            if found.get(name):
+                text = found[name].decode("latin-1")
+                if not text.isdecimal() or len(text) > 4:
+                    raise BadRequest(f"{name.decode()} must be a dp rank, a whole number", param=name.decode())
+                request.pin_rank = int(text)
+                break
+        if _MODE in found:
+            if not self.settings.allow_mode_override:
+                raise BadRequest(
+                    "x-kvctl-mode is not allowed here; the router takes it with --allow-mode-override",
+                    param="x-kvctl-mode",
+                )
+            mode = self._mode(found[_MODE].decode("latin-1"))
+        return request, mode
+
+    @staticmethod
+    def _mode(spelling: str) -> str:
+        try:
+            return mode_name(spelling)
+        except UnknownMode as error:
+            raise BadRequest(str(error), param="x-kvctl-mode") from None
+
+    def _model(self, body: Body) -> str:
+        model = body.model or self.settings.model or ""
+        self._check_model(model)
+        return model
+
+    def _check_model(self, model: str) -> None:
+        """Raises UnknownModel when every worker has told its models and none has this one."""
+        view = self.core.fleet.view
+        known = (self.settings.model,) if self.settings.model else view.models
+        if not model or not known or model in known:
+            return
+        if self.settings.model is None and any(not worker.models for worker in view.members):
+            return
+        raise UnknownModel(
+            f"the model '{model[:200]}' is not served here; available: {', '.join(known[:20])}", param="model"
+        )
+
+    def _take_tokens(self, request: RouteRequest, body: Body, result: TokenResult) -> None:
+        request.prompt_tokens = len(result.ids)
+        request.degraded = result.degraded
+        request.keys = self.core.keys_for(result.ids, salt=body.cache_salt)
+        if result.source is Source.APPROXIMATE:
+            return
+        lengths = [
+            worker.max_model_len
+            for worker in self.core.fleet.workers.values()
+            if not request.model or not worker.models or request.model in worker.models
+        ]
+        if lengths and all(length is not None and length <= request.prompt_tokens for length in lengths):
+            longest = max(length for length in lengths if length is not None)
+            raise BadRequest(
+                f"the prompt has {request.prompt_tokens} tokens, but the model's context holds {longest} in all",
+                param="messages" if "chat" in inbound_kind(body) else "prompt",
+            )
+
+    def _decide(self, request: RouteRequest, mode: str) -> Decision:
+        started = time.perf_counter()
+        decision = self.core.decide(request, mode, self._clock())
+        decision.decide_us = (time.perf_counter() - started) * 1e6
+        return decision
+
+    def _place(self, inbound: Inbound, request: RouteRequest, mode: str, *, watch: bool) -> Leg:
+        decision = self._decide(request, mode)
+        self._count += 1
+        decision.id = f"d-{self._prefix}{self._count:x}"
+        booking = self.core.book(decision, request, decision.at)
+        worker = self.core.fleet.view.members[decision.winner]
+        self.log.add(decision)
+        self.stats.decided(decision, _best_eligible(decision))
+        self.open_legs += 1
+        id_line = f"x-request-id: {request.id}\r\n".encode("latin-1", "replace")
+        upstream = b"" if inbound.header(_REQUEST_ID) else id_line
+        if worker.ranks > 1:
+            upstream += b"x-data-parallel-rank: %d\r\n" % decision.rank
+        return RoutedLeg(
+            self,
+            worker,
+            request,
+            decision,
+            booking,
+            arrived=inbound.arrived,
+            clock=self._clock,
+            head_lines=b"x-kvctl-worker: %s\r\nx-kvctl-decision: %s\r\n%s"
+            % (worker.id.encode(), decision.id.encode(), id_line),
+            upstream_lines=upstream,
+            watch=watch,
+        )
+
+    # -- answers of our own ------------------------------------------------------------------------------------
+
+    def _own_answer(self, path: str) -> Answer | None:
+        if path == "/health":
+            return _json_answer(200, {"status": "ok"})
+        if path == "/ready":
+            up = sum(
+                worker.health is Health.UP and not worker.draining for worker in self.core.fleet.workers.values()
+            )
+            return _json_answer(200 if up else 503, {"ready": bool(up), "workers_up": up})
+        if path == "/version":
+            return _json_answer(200, {"version": kvctl_version(), "router": "kvctl"})
+        if path == "/v1/models":
+            return _json_answer(200, self._models())
+        return None
+
+    def _models(self) -> dict[str, object]:
+        workers = self.core.fleet.workers.values()
+        cards = []
+        for model in self.core.fleet.view.models:
+            lengths = [w.max_model_len for w in workers if model in w.models and w.max_model_len]
+            cards.append(
+                {
+                    "id": model,
+                    "object": "model",
+                    "created": 0,
+                    "owned_by": "kvctl",
+                    "max_model_len": min(lengths) if lengths else None,
+                }
+            )
+        return {"object": "list", "data": cards}
+
+    def _refuse(self, error: RoutingError) -> Answer:
+        self.stats.refused[error.code] += 1
+        return error_answer(error.status, str(error), error.code, param=error.param)
+
+    def _failed(self, status: int, message: str) -> Answer:
+        code = "engine_timeout" if status == 504 else "engine_failed"
+        self.stats.refused[code] += 1
+        return error_answer(status, message, code)
+
+
+def inbound_kind(body: Body) -> str:
+    return str(body.kind)
+
+
+class _ModelOnly(msgspec.Struct):
+    model: str | None = None
+
+
+_MODEL_ONLY = msgspec.json.Decoder(_ModelOnly)
+
+
+def _model_in(body: bytes) -> str:
+    """The `model` field of a JSON body; "" where there is none or the body is something else (an upload)."""
+    try:
+        return _MODEL_ONLY.decode(body).model or ""
+    except msgspec.DecodeError:
+        return ""
+
+
+def _best_eligible(decision: Decision) -> int:
+    """The most cached tokens that any eligible row had, counted like the winner's."""
+    rows = decision.candidates
+    if not decision.prompt_tokens or not rows.device.any():
+        return decision.predicted_cached_tokens
+    held = (rows.device + rows.host + rows.disk) * rows.eligible
+    most = np.minimum(held, (decision.prompt_tokens - 1) // rows.block_size) * rows.block_size
+    return int(most.max())
+
+
+def _json_answer(status: int, data: object) -> Answer:
+    return Answer(status, msgspec.json.encode(data))

@@ -1,0 +1,119 @@
+"""Who may serve a request, and the one rule that removed each worker that may not.
+
+One predicate for every mode, for pins and for retries. The rules are asked in the order of `WhyNot`; the first that
+bites is the row's reason. Vectorised over the rows; what does not depend on the request is computed once a fleet
+version by `FleetView`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from router.model import AllBusy, BadRequest, IntArray, NoWorkers, RouteRequest, RoutingError, WhyNot
+
+if TYPE_CHECKING:
+    from router.fleet.view import FleetView
+
+
+@dataclass(frozen=True, slots=True)
+class BusyThresholds:
+    """A worker past a threshold takes no request; None is no threshold. Strictly greater is busy.
+
+    `decode_blocks` is a share (0..1) of the worker's capacity in blocks, `prefill_tokens` a number of tokens.
+    """
+
+    decode_blocks: float | None = None
+    prefill_tokens: int | None = None
+
+    @property
+    def any(self) -> bool:
+        return self.decode_blocks is not None or self.prefill_tokens is not None
+
+
+def why_not(
+    request: RouteRequest,
+    view: FleetView,
+    thresholds: BusyThresholds,
+    prefill_tokens: IntArray,
+    decode_blocks: IntArray,
+) -> IntArray:
+    """`WhyNot` of each row, shape (n,); 0 is eligible.
+
+    A worker is busy only if each of its ranks is past a threshold.
+    """
+    codes = view.base_why_not(request.model)
+    plain = request.pin_worker is None and request.pin_rank is None and not request.tried
+    if plain and not thresholds.any:
+        return codes
+    codes = codes.copy()
+    if request.pin_rank is not None:
+        _mark(codes, view.rank_array != request.pin_rank, WhyNot.RANK_OUT_OF_RANGE)
+    if thresholds.any:
+        _mark(codes, _busy(view, thresholds, prefill_tokens, decode_blocks), WhyNot.BUSY)
+    if request.tried:
+        tried = np.fromiter((worker in request.tried for worker in view.workers), np.bool_, len(view.workers))
+        _mark(codes, tried, WhyNot.ALREADY_TRIED)
+    if request.pin_worker is not None:
+        other = np.fromiter(
+            (worker != request.pin_worker for worker in view.workers), np.bool_, len(view.workers)
+        )
+        codes[other] = WhyNot.NOT_PINNED
+    return codes
+
+
+def _mark(codes: IntArray, bites: np.ndarray, rule: WhyNot) -> None:
+    codes[bites & (codes == 0)] = rule
+
+
+def _busy(
+    view: FleetView, thresholds: BusyThresholds, prefill_tokens: IntArray, decode_blocks: IntArray
+) -> np.ndarray:
+    busy = np.zeros(len(view.workers), np.bool_)
+    if thresholds.prefill_tokens is not None:
+        busy |= prefill_tokens > thresholds.prefill_tokens
+    if thresholds.decode_blocks is not None:
+        known = view.capacity_blocks > 0
+        busy |= known & (decode_blocks > thresholds.decode_blocks * view.capacity_blocks)
+    idle_ranks = np.bincount(view.worker_number, weights=~busy, minlength=view.worker_count)
+    return busy & (idle_ranks[view.worker_number] == 0)
+
+
+def refusal(request: RouteRequest, view: FleetView, codes: IntArray, thresholds: BusyThresholds) -> RoutingError:
+    """The error to raise when no row is eligible: it says which rule removed whom.
+
+    Priority: a pin that names nobody, then busy, then unavailable.
+    """
+    removed: dict[str, str] = {}
+    for worker, code in zip(view.workers, codes.tolist(), strict=True):
+        removed.setdefault(worker, WhyNot(code).name.lower())
+    if not removed:
+        return NoWorkers(
+            "no workers are registered: start the router with --worker URL, --workers-file FILE or --sim N, or POST "
+            "/workers on the admin port"
+        )
+    if request.pin_worker is not None:
+        if request.pin_worker not in removed:
+            return BadRequest(
+                f"x-kvctl-worker names '{request.pin_worker}', which is not registered; the workers are "
+                f"{', '.join(sorted(removed))}",
+                param="x-kvctl-worker",
+            )
+        rule = removed[request.pin_worker]
+        if rule == "rank_out_of_range":
+            return BadRequest(
+                f"worker '{request.pin_worker}' has no dp rank {request.pin_rank}", param="x-kvctl-dp-rank"
+            )
+        text = f"the pinned worker '{request.pin_worker}' cannot serve the request: {rule}"
+        return AllBusy(text) if rule == "busy" else NoWorkers(text)
+    listing = ", ".join(f"{worker}: {rule}" for worker, rule in sorted(removed.items())[:32])
+    if "busy" in removed.values():
+        return AllBusy(
+            f"all workers that could serve the request are busy ({listing}); thresholds: decode_blocks "
+            f"{thresholds.decode_blocks}, prefill_tokens {thresholds.prefill_tokens}"
+        )
+    if all(rule == "rank_out_of_range" for rule in removed.values()):
+        return BadRequest(f"no worker has dp rank {request.pin_rank}", param="x-kvctl-dp-rank")
+    return NoWorkers(f"no worker can serve the request ({listing})")

@@ -1,0 +1,161 @@
+"""What a user says of a worker: `URL[,key=value]...` on the command line, the same or a mapping in a workers file.
+
+Pure parsing. Every mistake is a `SpecError` that names the spec and the part that was not understood.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from router.model import WorkerSpec
+
+KEYS = ("id", "kv", "replay", "model", "device", "ranks", "block-size", "taint")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+class SpecError(ValueError):
+    """A worker spec or workers file that cannot be understood."""
+
+
+def parse_spec(text: str) -> WorkerSpec:
+    """`http://host:port[/prefix][,id=…][,kv=tcp://…][,taint=a][,taint=b]` -> WorkerSpec."""
+    url, *parts = (part.strip() for part in text.strip().split(","))
+    fields: dict[str, list[str]] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or not value:
+            raise SpecError(f"worker '{text}': '{part}' is not key=value; the keys are {', '.join(KEYS)}")
+        fields.setdefault(key.strip(), []).append(value.strip())
+    return build_spec(url, fields, text)
+
+
+def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerSpec:
+    """`fields`: key -> its values, in the spelling of `KEYS`; `shown`: how errors name the spec."""
+    for key, values in fields.items():
+        if key not in KEYS:
+            raise SpecError(f"worker '{shown}': unknown key '{key}'; the keys are {', '.join(KEYS)}")
+        if len(values) > 1 and key != "taint":
+            raise SpecError(f"worker '{shown}': '{key}' is given {len(values)} times")
+    url = _checked_url(url, shown)
+    single = {key: values[0] for key, values in fields.items() if key != "taint"}
+    device = single.get("device")
+    if device is not None and device not in ("cuda", "cpu"):
+        raise SpecError(f"worker '{shown}': device must be cuda or cpu, not '{device}'")
+    worker_id = single.get("id") or default_id(url)
+    if not _ID.fullmatch(worker_id):
+        raise SpecError(
+            f"worker '{shown}': id '{worker_id}' may hold letters, digits and . _ : - only, 128 at most"
+        )
+    for key in ("kv", "replay"):
+        if key in single and not re.match(r"(tcp|ipc|inproc)://.", single[key]):
+            raise SpecError(f"worker '{shown}': {key} must be a ZMQ endpoint such as tcp://host:5557")
+    return WorkerSpec(
+        url=url,
+        id=worker_id,
+        kv=single.get("kv"),
+        replay=single.get("replay"),
+        model=single.get("model"),
+        device=device,
+        ranks=_count(single.get("ranks"), "ranks", 64, shown),
+        block_size=_count(single.get("block-size"), "block-size", 65536, shown),
+        taints=tuple(fields.get("taint", ())),
+    )
+
+
+def _checked_url(url: str, shown: str) -> str:
+    if "://" not in url:
+        url = "http://" + url
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        raise SpecError(f"worker '{shown}': only http:// engines are supported, not {parts.scheme}://")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise SpecError(f"worker '{shown}': {error}") from None
+    if not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise SpecError(f"worker '{shown}': a worker is http://HOST:PORT[/PREFIX]")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"http://{host}:{port or 80}{parts.path.rstrip('/')}"
+
+
+def default_id(url: str) -> str:
+    """`host-port`, and a short hash of the path where there is one: stable over restarts of the router."""
+    parts = urlsplit(url)
+    name = f"{parts.hostname}-{parts.port or 80}".replace(":", "_")
+    if parts.path.strip("/"):
+        name += "-" + hashlib.blake2s(parts.path.encode(), digest_size=3).hexdigest()
+    return name
+
+
+def _count(value: str | None, key: str, most: int, shown: str) -> int | None:
+    if value is None:
+        return None
+    if not value.isdecimal() or not 1 <= int(value) <= most:
+        raise SpecError(f"worker '{shown}': {key} must be a whole number from 1 to {most}, not '{value}'")
+    return int(value)
+
+
+def read_workers_file(path: Path) -> list[WorkerSpec]:
+    """The workers of a file: one SPEC a line (`#` comments), or YAML/JSON (`.yaml .yml .json`): a list of SPECs or
+    mappings, at the top or under `workers`.
+
+    Raises:
+        SpecError: unreadable, not understood, or two workers with one id; nothing is taken from such a file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"workers file {path}: {error}") from None
+    if path.suffix in (".yaml", ".yml", ".json"):
+        specs = _from_yaml(text, path)
+    else:
+        lines = (line.split(" #")[0].strip() for line in text.splitlines())
+        specs = [parse_spec(line) for line in lines if line and not line.startswith("#")]
+    return check_unique(specs)
+
+
+def check_unique(specs: list[WorkerSpec]) -> list[WorkerSpec]:
+    seen: dict[str, str] = {}
+    for spec in specs:
+        if spec.id in seen:
+            raise SpecError(f"two workers have the id '{spec.id}': {seen[spec.id]} and {spec.url}; give them id=…")
+        seen[spec.id] = spec.url
+    return specs
+
+
+def _from_yaml(text: str, path: Path) -> list[WorkerSpec]:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(f"workers file {path}: {error}") from None
+    if isinstance(data, dict):
+        unknown = set(data) - {"workers"}
+        if unknown:
+            raise SpecError(f"workers file {path}: unknown key '{sorted(map(str, unknown))[0]}'; expected 'workers'")
+        data = data.get("workers")
+    if data is None:
+        return []
+    if not isinstance(data, list):
+        raise SpecError(f"workers file {path}: expected a list of workers")
+    return [spec_from_item(item, f"{path} item {number}") for number, item in enumerate(data, 1)]
+
+
+def spec_from_item(item: object, shown: str) -> WorkerSpec:
+    """A SPEC string or a mapping with `url` and the keys of `KEYS` (`taints` may be a list), as JSON and YAML give it."""
+    if isinstance(item, str):
+        return parse_spec(item)
+    if not isinstance(item, dict) or not isinstance(item.get("url"), str):
+        raise SpecError(f"worker '{shown}': expected a SPEC string or a mapping with 'url'")
+    fields: dict[str, list[str]] = {}
+    for key, value in item.items():
+        if key == "url" or value is None:
+            continue
+        name = {"taints": "taint", "block_size": "block-size"}.get(str(key), str(key))
+        fields[name] = [str(part) for part in value] if isinstance(value, list) else [str(value)]
+    return build_spec(str(item["url"]), fields, shown)

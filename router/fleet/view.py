@@ -1,0 +1,64 @@
+"""The fleet as arrays, one row a (worker, dp rank); made anew whenever a worker comes, goes or changes.
+
+A view is immutable: decisions keep references to its tuples. Making one costs O(rows), a request costs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from router.fleet.worker import Health, KvState, Worker
+from router.model import IntArray, WhyNot
+
+
+class FleetView:
+    """Arrays of equal length n, int64: `slots`, `rank_array`, `worker_number`, `capacity_blocks`, `block_size`,
+    `device_class`; tuples `workers` (ids) and `ranks`."""
+
+    def __init__(self, members: Sequence[Worker]) -> None:
+        rows = [(worker, rank) for worker in members for rank in range(worker.ranks)]
+        self.members = tuple(worker for worker, _rank in rows)
+        self.workers = tuple(worker.id for worker in self.members)
+        self.ranks = tuple(rank for _worker, rank in rows)
+        self.worker_count = len(members)
+        numbers = {worker.id: number for number, worker in enumerate(members)}
+        self.worker_number: IntArray = _ints(numbers[name] for name in self.workers)
+        self.rank_array: IntArray = _ints(self.ranks)
+        self.slots: IntArray = _ints(worker.slots[rank] for worker, rank in rows)
+        self.capacity_blocks: IntArray = _ints(worker.capacity_blocks for worker in self.members)
+        self.block_size: IntArray = _ints(worker.block_size for worker in self.members)
+        self.device_class: IntArray = _ints(worker.device_class for worker in self.members)
+        self.models = tuple(dict.fromkeys(model for worker in members for model in worker.models))
+        self.zeros: IntArray = np.zeros(len(rows), np.int64)
+        self.scoring_block_size = np.maximum(self.block_size, 1)
+        self.block_sizes = tuple(sorted({worker.block_size for worker in members if worker.block_size}))
+        self.no_events: IntArray = _ints(worker.kv is KvState.NONE for worker in self.members)
+        self.lost_events: IntArray = _ints(worker.kv is KvState.LOST for worker in self.members)
+        self.differs: IntArray = _ints("block_size" in worker.warnings for worker in self.members)
+        self._base: dict[str, IntArray] = {}
+
+    def base_why_not(self, model: str) -> IntArray:
+        """The rules that depend on the model alone; `model` "" is any. Shared: callers copy before they write."""
+        codes = self._base.get(model)
+        if codes is None:
+            codes = _ints(self._rule(worker, model) for worker in self.members)
+            codes.flags.writeable = False
+            if len(self._base) < 256:
+                self._base[model] = codes
+        return codes
+
+    @staticmethod
+    def _rule(worker: Worker, model: str) -> WhyNot:
+        if model and worker.models and model not in worker.models:
+            return WhyNot.WRONG_MODEL
+        if worker.health is not Health.UP:
+            return WhyNot.UNHEALTHY
+        if worker.draining:
+            return WhyNot.DRAINING
+        return WhyNot.OK
+
+
+def _ints(values) -> IntArray:  # type: ignore[no-untyped-def]
+    return np.array([int(value) for value in values], np.int64)

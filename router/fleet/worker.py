@@ -1,0 +1,70 @@
+"""One registered worker: what the user said, what the engine answered, and how it is now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from router.model import DeviceClass, WorkerSpec
+from router.proxy.interface import Endpoint
+
+
+class Health(StrEnum):
+    STARTING = "starting"
+    UP = "up"
+    DOWN = "down"
+
+
+class KvState(StrEnum):
+    """What the router knows of a worker's KV cache.
+
+    LIVE: events arrive in sequence. LOST: a gap could not be repaired; what was known has been cleared and grows anew
+    from live events. NONE: no event source was found, the worker is routed in approximate mode.
+    """
+
+    PENDING = "pending"
+    LIVE = "live"
+    LOST = "lost"
+    NONE = "none"
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """`slots`: one number a dp rank, in rank order, fixed while the worker is registered."""
+
+    spec: WorkerSpec
+    slots: tuple[int, ...]
+    endpoint: Endpoint
+    health: Health = Health.STARTING
+    health_why: str = "not asked yet"
+    draining: bool = False
+    models: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    engine_version: str | None = None
+    block_size: int = 0
+    block_size_from: str = ""
+    capacity_blocks: int = 0
+    kv: KvState = KvState.PENDING
+    kv_endpoint: str | None = None
+    replay_endpoint: str | None = None
+    warnings: dict[str, str] = field(default_factory=dict)
+    failures: int = 0
+    removed: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def ranks(self) -> int:
+        return len(self.slots)
+
+    @property
+    def device_class(self) -> DeviceClass:
+        return {"cuda": DeviceClass.CUDA, "cpu": DeviceClass.CPU}.get(self.spec.device or "", DeviceClass.UNKNOWN)
+
+
+def endpoint_of(url: str) -> Endpoint:
+    parts = urlsplit(url)
+    return Endpoint(parts.hostname or "", parts.port or 80, parts.path.rstrip("/"))

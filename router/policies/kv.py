@@ -1,0 +1,100 @@
+"""kv: the row with the lowest sum of uncached prefill and decode load, in blocks.
+
+    raw    = (active_prefill_tokens + prompt_tokens) / B
+    decay  = 1 / (1 + D * ((active_prefill_tokens - min over eligible) / B) / request_blocks)
+    credit = C*decay*device + Wh*host + Wd*disk + M*shared
+    cost   = S * max(raw - credit, 0) + potential_decode_blocks + A * active_requests
+
+Source of the formula and its defaults: NVIDIA Dynamo 1.6.1's router (docs, how it decides). One vectorised expression
+over all rows: about 15 us for 8 rows, 40 us for 1,000.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from router.model import Candidates, Decision, FloatArray, Need, Reason, RouteRequest, Term
+from router.policies.choice import eligible_rows, lowest, sampled
+
+
+@dataclass(frozen=True, slots=True)
+class KvWeights:
+    """The weights of the cost; names and defaults are Dynamo's, so that a user can carry settings over."""
+
+    overlap_score_credit: float = 1.0
+    overlap_score_credit_decay: float = 0.0
+    prefill_load_scale: float = 1.0
+    decode_active_request_weight: float = 0.0
+    host_cache_hit_weight: float = 0.75
+    disk_cache_hit_weight: float = 0.25
+    shared_cache_multiplier: float = 0.5
+    router_temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = {"host_cache_hit_weight", "disk_cache_hit_weight", "shared_cache_multiplier"}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if not math.isfinite(value) or value < 0 or (spec.name in shares and value > 1):
+                allowed = "between 0 and 1" if spec.name in shares else "finite and not negative"
+                raise ValueError(f"{spec.name} must be {allowed}, not {value}")
+
+
+class Kv:
+    name = "kv"
+    needs = frozenset({Need.BLOCKS, Need.LOAD})
+
+    def __init__(self, weights: KvWeights | None = None) -> None:
+        self.weights = weights or KvWeights()
+
+    def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
+        terms = self.terms(request, candidates)
+        cost = terms[0].values + terms[1].values
+        if len(terms) == 3:
+            cost = cost + terms[2].values
+        rows = eligible_rows(candidates.eligible)
+        if len(rows) == 1:
+            winner, reason = int(rows[0]), Reason.ONLY_CANDIDATE
+        elif self.weights.router_temperature > 0:
+            winner, reason = sampled(cost, rows, self.weights.router_temperature, rng), Reason.SAMPLED
+        else:
+            winner, tied = lowest(cost, rows, rng)
+            reason = Reason.TIE if tied else Reason.LOWEST_COST
+        return Decision(
+            mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates
+        )
+
+    def terms(self, request: RouteRequest, candidates: Candidates) -> tuple[Term, ...]:
+        """prefill, decode and, with a weight, active_requests: each in blocks, one value a row."""
+        weights = self.weights
+        block = candidates.block_size.astype(np.float64)
+        raw = (candidates.prefill_tokens + request.prompt_tokens) / block
+        credit = weights.overlap_score_credit * candidates.device
+        if weights.overlap_score_credit_decay > 0:
+            credit = credit * self._decay(request, candidates, block)
+        if candidates.host.any():
+            credit = credit + weights.host_cache_hit_weight * candidates.host
+        if candidates.disk.any():
+            credit = credit + weights.disk_cache_hit_weight * candidates.disk
+        if candidates.shared.any():
+            credit = credit + weights.shared_cache_multiplier * candidates.shared
+        prefill = weights.prefill_load_scale * np.maximum(raw - credit, 0.0)
+        decode = (candidates.decode_blocks + candidates.new_blocks).astype(np.float64)
+        terms = (Term("prefill", "blocks", prefill), Term("decode", "blocks", decode))
+        if weights.decode_active_request_weight > 0:
+            active = weights.decode_active_request_weight * candidates.active_requests
+            return (*terms, Term("active_requests", "blocks", active))
+        return terms
+
+    def _decay(self, request: RouteRequest, candidates: Candidates, block: FloatArray) -> FloatArray:
+        """How much the device credit of a row with more queued prefill than the least busy one is worth, in (0, 1]."""
+        queued = candidates.prefill_tokens
+        excess = (queued - queued[candidates.eligible].min()) / block
+        request_blocks = np.maximum(np.ceil(request.prompt_tokens / block), 1.0)
+        decay: FloatArray = 1.0 / (
+            1.0 + self.weights.overlap_score_credit_decay * np.maximum(excess, 0.0) / request_blocks
+        )
+        return decay
