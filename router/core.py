@@ -20,7 +20,7 @@ from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import KvState, Worker
 from router.load import Booking, LoadTracker
-from router.model import Candidates, Decision, Degraded, IntArray, Policy, RouteRequest
+from router.model import Candidates, Decision, Degraded, FloatArray, IntArray, Policy, RouteRequest
 from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
 from router.prefix.active import ActiveBlocks
@@ -121,10 +121,9 @@ class RoutingCore:
         device = host = disk = shared = view.zeros
         new_blocks = view.zeros
         for size, keys in request.keys.items():
-            needed = -(-request.prompt_tokens // size)
             found = self.index.match(keys)
             overlap = np.maximum(found.device, self.predictions.match(keys, now))[slots]
-            fresh = needed - self.loads.active.shared_depth(keys)[slots]
+            fresh = len(keys) - self.loads.active.shared_depth(keys)[slots]
             if len(request.keys) == 1:
                 device, new_blocks = overlap, fresh
                 host, disk, shared = found.host[slots], found.disk[slots], found.external[slots]
@@ -190,8 +189,8 @@ class RoutingCore:
         candidates = decision.candidates
         slot = int(candidates.slots[row])
         keys = request.keys.get(decision.block_size)
-        cached = int(candidates.device[row]) * decision.block_size
-        booking = self.loads.book(slot, request.prompt_tokens, cached, keys, decision.block_size)
+        cached = int(effective_cached_tokens(candidates, self.settings.weights)[row])
+        booking = self.loads.book(slot, request.prompt_tokens, cached, keys)
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
             ttl = self.settings.approximate_ttl if worker.kv is KvState.NONE else self.settings.predict_ttl
@@ -225,8 +224,21 @@ def reusable_tokens(blocks: int, prompt_tokens: int, block_size: int) -> int:
     return min(blocks, (prompt_tokens - 1) // block_size) * block_size
 
 
-def potential_loads(candidates: Candidates, prompt_tokens: int) -> tuple[IntArray, IntArray]:
-    """(prefill tokens, decode blocks) of each row as if the request were placed there."""
-    cached = candidates.device * candidates.block_size
+def effective_cached_tokens(candidates: Candidates, weights: KvWeights) -> FloatArray:
+    """Tokens of the prompt that each row need not compute; a block of a slower tier counts by its weight. float64."""
+    blocks = (
+        candidates.device
+        + weights.host_cache_hit_weight * candidates.host
+        + weights.disk_cache_hit_weight * candidates.disk
+    )
+    tokens: FloatArray = blocks * candidates.block_size
+    return tokens
+
+
+def potential_loads(
+    candidates: Candidates, prompt_tokens: int, weights: KvWeights
+) -> tuple[IntArray, IntArray]:
+    """(prefill tokens, decode blocks) of each row as if the request were placed there, int64."""
+    cached = effective_cached_tokens(candidates, weights).astype(np.int64)
     prefill = candidates.prefill_tokens + np.maximum(prompt_tokens - cached, 0)
     return prefill, candidates.decode_blocks + candidates.new_blocks

@@ -21,12 +21,12 @@ from router.fleet.worker import Health
 from router.legs import RoutedLeg
 from router.metrics import RouterStats
 from router.model import BadRequest, Decision, Need, RouteRequest, RoutingError, UnknownModel
+from router.model_tokens import ModelTokens
 from router.policies.registry import UnknownMode, mode_name
 from router.proxy.errors import error_answer
 from router.proxy.interface import Answer, Inbound, Leg, Outcome
 from router.records import DecisionLog
 from router.tokens.body import Body, parse
-from router.model_tokens import ModelTokens
 from router.tokens.service import Source, TokenResult
 
 CONTENT_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"})
@@ -290,9 +290,7 @@ class RequestDispatcher:
         if path == "/health":
             return _json_answer(200, {"status": "ok"})
         if path == "/ready":
-            up = sum(
-                worker.health is Health.UP and not worker.draining for worker in self.core.fleet.workers.values()
-            )
+            up = sum(worker.health is Health.UP and not worker.draining for worker in self.core.fleet.workers.values())
             return _json_answer(200 if up else 503, {"ready": bool(up), "workers_up": up})
         if path == "/version":
             return _json_answer(200, {"version": kvctl_version(), "router": "kvctl"})

@@ -57,9 +57,7 @@ def why_not(
         tried = np.fromiter((worker in request.tried for worker in view.workers), np.bool_, len(view.workers))
         _mark(codes, tried, WhyNot.ALREADY_TRIED)
     if request.pin_worker is not None:
-        other = np.fromiter(
-            (worker != request.pin_worker for worker in view.workers), np.bool_, len(view.workers)
-        )
+        other = np.fromiter((worker != request.pin_worker for worker in view.workers), np.bool_, len(view.workers))
         codes[other] = WhyNot.NOT_PINNED
     return codes
 
@@ -68,9 +66,7 @@ def _mark(codes: IntArray, bites: np.ndarray, rule: WhyNot) -> None:
     codes[bites & (codes == 0)] = rule
 
 
-def _busy(
-    view: FleetView, thresholds: BusyThresholds, prefill_tokens: IntArray, decode_blocks: IntArray
-) -> np.ndarray:
+def _busy(view: FleetView, thresholds: BusyThresholds, prefill_tokens: IntArray, decode_blocks: IntArray) -> np.ndarray:
     busy = np.zeros(len(view.workers), np.bool_)
     if thresholds.prefill_tokens is not None:
         busy |= prefill_tokens > thresholds.prefill_tokens
@@ -78,7 +74,8 @@ def _busy(
         known = view.capacity_blocks > 0
         busy |= known & (decode_blocks > thresholds.decode_blocks * view.capacity_blocks)
     idle_ranks = np.bincount(view.worker_number, weights=~busy, minlength=view.worker_count)
-    return busy & (idle_ranks[view.worker_number] == 0)
+    all_busy: np.ndarray = busy & (idle_ranks[view.worker_number] == 0)
+    return all_busy
 
 
 def refusal(request: RouteRequest, view: FleetView, codes: IntArray, thresholds: BusyThresholds) -> RoutingError:

@@ -1,8 +1,9 @@
 """What every worker is busy with. Booked at decision time, released exactly once, whatever happens.
 
 Per slot: requests in flight, prefill tokens not yet computed (the uncached part of prompts whose first token has not
-come), and the distinct KV blocks of live requests: two live requests that share a prefix count it once, and a prompt's
-last, partial block is the request's own. Cost: a few array updates and one compiled walk over the prompt's blocks.
+come), and the distinct KV blocks of live requests: two live requests that share a prefix count it once; a prompt's last,
+partial block does not count (`router.prefix.active` says why). Cost: a few array updates and one compiled walk over the
+prompt's blocks.
 """
 
 from __future__ import annotations
@@ -21,16 +22,13 @@ _NO_KEYS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 class Booking:
     """One request's share of its slot's load. A context manager; `release` may be called again, and does nothing."""
 
-    __slots__ = ("_loads", "_prefill", "_released", "_tail", "keys", "slot")
+    __slots__ = ("_loads", "_prefill", "_released", "keys", "slot")
 
-    def __init__(
-        self, loads: LoadTracker, slot: int, prefill: int, keys: npt.NDArray[np.uint64], tail: int
-    ) -> None:
+    def __init__(self, loads: LoadTracker, slot: int, prefill: int, keys: npt.NDArray[np.uint64]) -> None:
         self._loads = loads
         self.slot = slot
         self.keys = keys
         self._prefill = prefill
-        self._tail = tail
         self._released = False
 
     def prefill_done(self) -> None:
@@ -46,7 +44,6 @@ class Booking:
         self.prefill_done()
         loads = self._loads
         loads.active_requests[self.slot] -= 1
-        loads.tail_blocks[self.slot] -= self._tail
         if len(self.keys):
             loads.active.release(self.slot, self.keys)
         loads.open_bookings -= 1
@@ -70,7 +67,6 @@ class LoadTracker:
         self.active = active
         self.active_requests: IntArray = np.zeros(slots, np.int64)
         self.prefill_tokens: IntArray = np.zeros(slots, np.int64)
-        self.tail_blocks: IntArray = np.zeros(slots, np.int64)
         self.open_bookings = 0
 
     def ensure_slots(self, count: int) -> None:
@@ -80,7 +76,6 @@ class LoadTracker:
             more = np.zeros(max(missing, len(self.active_requests)), np.int64)
             self.active_requests = np.concatenate([self.active_requests, more])
             self.prefill_tokens = np.concatenate([self.prefill_tokens, more])
-            self.tail_blocks = np.concatenate([self.tail_blocks, more])
         self.active.ensure_slots(count)
 
     def book(
@@ -89,23 +84,20 @@ class LoadTracker:
         prompt_tokens: int,
         cached_tokens: int,
         keys: npt.NDArray[np.uint64] | None,
-        block_size: int,
     ) -> Booking:
         """Counts a request on `slot`. `keys`: its full prompt blocks, uint64; `cached_tokens`: predicted."""
         keys = _NO_KEYS if keys is None else keys
         prefill = max(prompt_tokens - cached_tokens, 0)
-        tail = 1 if block_size and prompt_tokens > len(keys) * block_size else 0
         self.active_requests[slot] += 1
         self.prefill_tokens[slot] += prefill
-        self.tail_blocks[slot] += tail
         if len(keys):
             self.active.acquire(slot, keys)
         self.open_bookings += 1
-        return Booking(self, slot, prefill, keys, tail)
+        return Booking(self, slot, prefill, keys)
 
     def decode_blocks(self, slots: IntArray) -> IntArray:
         """Blocks of live requests on each of `slots`, int64."""
-        counts: IntArray = self.active.counts()[slots] + self.tail_blocks[slots]
+        counts: IntArray = self.active.counts()[slots]
         return counts
 
     def idle(self, slot: int) -> bool:

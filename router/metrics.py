@@ -112,37 +112,57 @@ class RouterCollector(Collector):
         yield _counter("kvctl_upstream_reused", "Requests sent on a kept connection", plane.upstream_reused)
         yield _counter("kvctl_retries", "Legs started after another leg failed", stats.retries)
         yield _labelled("kvctl_decisions", "Decisions", ("mode", "reason"), stats.decisions)
-        yield _labelled("kvctl_degraded_decisions", "Decisions that had to do without something", ("what",), stats.degraded)
+        yield _labelled(
+            "kvctl_degraded_decisions", "Decisions that had to do without something", ("what",), stats.degraded
+        )
         yield _labelled("kvctl_legs", "Ended attempts at a worker", ("worker", "outcome"), stats.legs)
         yield _labelled("kvctl_refused", "Requests answered with an error by the router", ("code",), stats.refused)
         yield stats.ttft.family("kvctl_time_to_first_token_seconds", "Request complete to first generated content")
         yield stats.decide.family("kvctl_decide_seconds", "Token ids to decision")
         yield stats.tokenize.family("kvctl_tokenize_seconds", "Request body to token ids")
-        yield _counter("kvctl_workers_file_errors", "Reads of the workers file that were not taken", stats.workers_file_errors)
+        yield _counter(
+            "kvctl_workers_file_errors", "Reads of the workers file that were not taken", stats.workers_file_errors
+        )
 
     def _cache(self) -> Iterable[Metric]:
         stats, core = self.stats, self.core
         yield _counter("kvctl_prompt_tokens", "Prompt tokens of decided requests", stats.prompt_tokens)
-        yield _counter("kvctl_best_eligible_cached_tokens", "Most cached tokens any eligible worker had", stats.best_eligible_tokens)
-        yield _counter("kvctl_selected_cached_tokens", "Cached tokens predicted on the chosen worker", stats.selected_tokens)
+        yield _counter(
+            "kvctl_best_eligible_cached_tokens",
+            "Most cached tokens any eligible worker had",
+            stats.best_eligible_tokens,
+        )
+        yield _counter(
+            "kvctl_selected_cached_tokens", "Cached tokens predicted on the chosen worker", stats.selected_tokens
+        )
         yield _counter("kvctl_engine_reused_tokens", "Cached tokens the engines reported", stats.engine_reused_tokens)
         yield _counter("kvctl_joined_requests", "Answers that reported cached tokens", stats.joined_requests)
-        yield _counter("kvctl_joined_predicted_tokens", "Predicted cached tokens of those answers", stats.predicted_joined_tokens)
+        yield _counter(
+            "kvctl_joined_predicted_tokens", "Predicted cached tokens of those answers", stats.predicted_joined_tokens
+        )
         yield _counter("kvctl_exact_predictions", "Of those, predicted exactly", stats.prediction_exact)
         yield _gauge("kvctl_index_bytes", "Memory of the block index", core.index.bytes)
         yield _gauge("kvctl_index_limit_bytes", "Its limit", core.index.limit)
         yield _gauge("kvctl_prediction_bytes", "Memory of predictions", core.predictions.bytes)
         counters = core.index.counters
         events = {(name,): getattr(counters, name) for name in counters.__dataclass_fields__}
-        yield _labelled("kvctl_index_events", "What happened to the index, in blocks (cleared: events)", ("what",), events)
+        yield _labelled(
+            "kvctl_index_events", "What happened to the index, in blocks (cleared: events)", ("what",), events
+        )
 
     def _workers(self) -> Iterable[Metric]:
         core = self.core
         up = GaugeMetricFamily("kvctl_worker_up", "1 if the worker is reachable", labels=["worker"])
-        live = GaugeMetricFamily("kvctl_worker_kv_events_live", "1 if its KV events arrive in sequence", labels=["worker"])
+        live = GaugeMetricFamily(
+            "kvctl_worker_kv_events_live", "1 if its KV events arrive in sequence", labels=["worker"]
+        )
         active = GaugeMetricFamily("kvctl_worker_active_requests", "Requests booked", labels=["worker", "dp_rank"])
-        prefill = GaugeMetricFamily("kvctl_worker_prefill_tokens", "Prompt tokens not yet computed", labels=["worker", "dp_rank"])
-        decode = GaugeMetricFamily("kvctl_worker_decode_blocks", "KV blocks of live requests", labels=["worker", "dp_rank"])
+        prefill = GaugeMetricFamily(
+            "kvctl_worker_prefill_tokens", "Prompt tokens not yet computed", labels=["worker", "dp_rank"]
+        )
+        decode = GaugeMetricFamily(
+            "kvctl_worker_decode_blocks", "KV blocks of live requests", labels=["worker", "dp_rank"]
+        )
         cached = GaugeMetricFamily("kvctl_worker_cached_blocks", "Blocks the index knows", labels=["worker", "dp_rank"])
         blocks = core.loads.decode_blocks(core.fleet.view.slots)
         for row, worker in enumerate(core.fleet.view.members):

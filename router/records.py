@@ -11,6 +11,7 @@ from typing import Any
 
 from router.core import potential_loads
 from router.model import Decision, WhyNot
+from router.policies.kv import KvWeights
 
 _BYTES_PER_ROW = 110
 _BYTES_PER_DECISION = 2500
@@ -56,10 +57,10 @@ def _size(decision: Decision) -> int:
     return _BYTES_PER_DECISION + _BYTES_PER_ROW * len(decision.candidates)
 
 
-def record(decision: Decision) -> dict[str, Any]:
+def record(decision: Decision, weights: KvWeights) -> dict[str, Any]:
     """The decision as `/decisions/{id}` and `/explain` answer it; loads are potential ones."""
     rows = decision.candidates
-    prefill, decode = potential_loads(rows, decision.prompt_tokens)
+    prefill, decode = potential_loads(rows, decision.prompt_tokens, weights)
     return {
         **summary(decision),
         "candidates": [
@@ -80,8 +81,7 @@ def record(decision: Decision) -> dict[str, Any]:
                     "active_requests": int(rows.active_requests[row]),
                 },
                 "terms": [
-                    {"name": term.name, "value": float(term.values[row]), "unit": term.unit}
-                    for term in decision.terms
+                    {"name": term.name, "value": float(term.values[row]), "unit": term.unit} for term in decision.terms
                 ],
                 "cost": float(decision.cost[row]),
             }

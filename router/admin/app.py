@@ -24,7 +24,7 @@ from router.fleet.monitor import FleetMonitor
 from router.fleet.registry import FleetFull
 from router.fleet.spec import SpecError, spec_from_item
 from router.fleet.worker import Worker
-from router.model import BadRequest, RoutingError
+from router.model import BadRequest, Decision, RoutingError
 from router.proxy.errors import error_body
 from router.records import DecisionLog, record, summary
 
@@ -166,8 +166,8 @@ class AdminApp:
     async def decisions(self, request: Request) -> Response:
         count = _count(request.query_params.get("limit"), 100, 10_000)
         full = request.query_params.get("full") in ("1", "true")
-        shape = record if full else summary
-        return _json({"decisions": [shape(decision) for decision in self.log.newest(count)], "kept": len(self.log)})
+        shown = [self._record(kept) if full else summary(kept) for kept in self.log.newest(count)]
+        return _json({"decisions": shown, "kept": len(self.log)})
 
     async def decision(self, request: Request) -> Response:
         found = self.log.get(request.path_params["id"])
@@ -175,15 +175,18 @@ class AdminApp:
             raise HTTPException(
                 404, f"no decision or request '{request.path_params['id'][:200]}' among the newest {len(self.log)}"
             )
-        return _json(record(found))
+        return _json(self._record(found))
+
+    def _record(self, decision: Decision) -> dict[str, Any]:
+        return record(decision, self.core.settings.weights)
 
     async def explain(self, request: Request) -> Response:
-        """Body: a request as a client would send it. `?path=` says which (default by its fields), `?mode=` another mode."""
+        """Body: a request as a client would send it. `?path=` says its path, `?mode=` another mode."""
         raw = await _raw(request)
         path = request.query_params.get("path") or _guess_path(raw)
         if path not in CONTENT_PATHS:
             raise BadRequest(f"path must be one of {', '.join(sorted(CONTENT_PATHS))}", param="path")
-        return _json(record(await self.dispatcher.explain(path, raw, request.query_params.get("mode"))))
+        return _json(self._record(await self.dispatcher.explain(path, raw, request.query_params.get("mode"))))
 
     # -- state -------------------------------------------------------------------------------------------------
 

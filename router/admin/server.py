@@ -40,8 +40,6 @@ class AdminServer:
             raise
         listener.setblocking(False)
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listener]))
-        while not self._server.started and not self._task.done():
-            await asyncio.sleep(0.005)
         bound = listener.getsockname()
         return bound[0], bound[1]
 

@@ -1,0 +1,132 @@
+"""The one predicate: each rule, their order, and what a refusal says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from router.eligibility import BusyThresholds, refusal, why_not
+from router.fleet.registry import Fleet
+from router.fleet.worker import Health
+from router.model import AllBusy, BadRequest, NoWorkers, RouteRequest, WhyNot, WorkerSpec
+
+NONE = BusyThresholds()
+
+
+def fleet(*names: str, ranks: int = 1, capacity: int = 100) -> Fleet:
+    made = Fleet()
+    for name in names:
+        worker = made.add(WorkerSpec(url=f"http://{name}:1", id=name, ranks=ranks))
+        worker.health, worker.models, worker.capacity_blocks = Health.UP, ("m",), capacity
+    made.changed()
+    return made
+
+
+def codes(made: Fleet, request: RouteRequest, thresholds: BusyThresholds = NONE, **load: list[int]) -> list[WhyNot]:
+    view = made.view
+    prefill = np.array(load.get("prefill", [0] * len(view.workers)), np.int64)
+    decode = np.array(load.get("decode", [0] * len(view.workers)), np.int64)
+    return [WhyNot(code) for code in why_not(request, view, thresholds, prefill, decode).tolist()]
+
+
+def asked(**fields: object) -> RouteRequest:
+    return RouteRequest(id="r", model="m", **fields)  # type: ignore[arg-type]
+
+
+def test_healthy_workers_of_the_model_are_eligible() -> None:
+    assert codes(fleet("a", "b"), asked()) == [WhyNot.OK, WhyNot.OK]
+
+
+def test_a_worker_of_another_model_is_not() -> None:
+    made = fleet("a", "b")
+    made.workers["b"].models = ("other",)
+    made.changed()
+    assert codes(made, asked()) == [WhyNot.OK, WhyNot.WRONG_MODEL]
+
+
+def test_a_worker_that_told_no_models_serves_any() -> None:
+    made = fleet("a")
+    made.workers["a"].models = ()
+    made.changed()
+    assert codes(made, asked()) == [WhyNot.OK]
+
+
+def test_down_starting_and_draining_workers_are_not() -> None:
+    made = fleet("a", "b", "c")
+    made.workers["a"].health = Health.DOWN
+    made.workers["b"].health = Health.STARTING
+    made.workers["c"].draining = True
+    made.changed()
+    assert codes(made, asked()) == [WhyNot.UNHEALTHY, WhyNot.UNHEALTHY, WhyNot.DRAINING]
+
+
+def test_a_pin_removes_all_others() -> None:
+    assert codes(fleet("a", "b"), asked(pin_worker="b")) == [WhyNot.NOT_PINNED, WhyNot.OK]
+
+
+def test_a_rank_pin_keeps_that_rank_of_each_worker() -> None:
+    assert codes(fleet("a", ranks=2), asked(pin_rank=1)) == [WhyNot.RANK_OUT_OF_RANGE, WhyNot.OK]
+
+
+def test_a_worker_already_tried_is_not_tried_again() -> None:
+    assert codes(fleet("a", "b"), asked(tried=frozenset({"a"}))) == [WhyNot.ALREADY_TRIED, WhyNot.OK]
+
+
+def test_busy_is_strictly_above_a_threshold() -> None:
+    made = fleet("a", "b")
+    thresholds = BusyThresholds(decode_blocks=0.5, prefill_tokens=1000)
+    assert codes(made, asked(), thresholds, decode=[50, 51], prefill=[1000, 0]) == [WhyNot.OK, WhyNot.BUSY]
+    assert codes(made, asked(), thresholds, decode=[0, 0], prefill=[1000, 1001]) == [WhyNot.OK, WhyNot.BUSY]
+
+
+def test_a_worker_is_busy_only_if_all_its_ranks_are() -> None:
+    made = fleet("a", "b", ranks=2)
+    found = codes(made, asked(), BusyThresholds(prefill_tokens=10), prefill=[11, 0, 11, 11])
+    assert found == [WhyNot.OK, WhyNot.OK, WhyNot.BUSY, WhyNot.BUSY]
+
+
+def refused(made: Fleet, request: RouteRequest, thresholds: BusyThresholds = NONE, **load: list[int]) -> Exception:
+    found = np.array(codes(made, request, thresholds, **load), np.int64)
+    assert (found != 0).all()
+    return refusal(request, made.view, found, thresholds)
+
+
+def test_no_workers_at_all_says_how_to_add_one() -> None:
+    error = refused(Fleet(), asked())
+    assert isinstance(error, NoWorkers)
+    assert "--worker" in str(error)
+
+
+def test_all_busy_names_threshold_and_workers_and_is_529() -> None:
+    error = refused(fleet("a"), asked(), BusyThresholds(prefill_tokens=5), prefill=[6])
+    assert isinstance(error, AllBusy)
+    assert error.status == 529
+    assert "a: busy" in str(error)
+    assert "prefill_tokens 5" in str(error)
+
+
+def test_nobody_healthy_is_503_and_names_each_worker() -> None:
+    made = fleet("a", "b")
+    for worker in made.workers.values():
+        worker.health = Health.DOWN
+    made.changed()
+    error = refused(made, asked())
+    assert isinstance(error, NoWorkers)
+    assert error.status == 503
+    assert "a: unhealthy, b: unhealthy" in str(error)
+
+
+def test_a_pin_that_names_nobody_is_the_callers_mistake() -> None:
+    error = refused(fleet("a"), asked(pin_worker="zzz"))
+    assert isinstance(error, BadRequest)
+    assert "'zzz'" in str(error)
+
+
+def test_a_busy_pin_is_named_and_not_rerouted() -> None:
+    error = refused(fleet("a", "b"), asked(pin_worker="a"), BusyThresholds(prefill_tokens=5), prefill=[6, 0])
+    assert isinstance(error, AllBusy)
+    assert "pinned worker 'a'" in str(error)
+
+
+def test_a_rank_that_no_worker_has_is_the_callers_mistake() -> None:
+    assert isinstance(refused(fleet("a"), asked(pin_rank=7)), BadRequest)
