@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An engine's HTTP address. `prefix` is the path of the worker's URL without a trailing slash, mostly empty."""
+class Endpoint(NamedTuple):
+    """An engine's HTTP address. `prefix` is the path of the worker's URL without a trailing slash, mostly empty.
+
+    A tuple, because it is hashed once a request: equal addresses share one pool of connections.
+    """
 
     host: str
     port: int
@@ -23,7 +25,11 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Inbound:
-    """A complete request, as it came. Header names are lower-cased, order and repeats kept."""
+    """A complete request, as it came. Header names are lower-cased, order and repeats kept.
+
+    `target` is in origin form (an absolute-form target has lost its scheme and host); `path` is the target up to `?`,
+    not percent-decoded. `body` is without transfer coding. `arrived` is the loop's clock when the body was complete.
+    """
 
     method: str
     target: bytes
@@ -77,19 +83,27 @@ class Usage:
 
 
 class Leg(Protocol):
-    """One attempt at one worker, booked before it is handed over. `end` is called exactly once, whatever happens."""
+    """One attempt at one worker, booked before it is handed over. `end` is called exactly once, whatever happens.
+
+    None of the methods may block or raise; what they raise is logged and counted, and the request goes on.
+    """
 
     endpoint: Endpoint
     head_lines: bytes
-    """Lines for the response head (`x-kvctl-worker: w1\\r\\n...`), each ending in CRLF."""
+    """Lines for the response head (`x-kvctl-worker: w1\\r\\n...`), each ending in CRLF. They are also put on the
+    plane's own answer when the leg fails for good. An `x-request-id` here replaces the engine's."""
+    upstream_lines: bytes = b""
+    """Extra lines for the request head that the engine gets, each ending in CRLF (`x-request-id`, where absent)."""
     watch: bool
     """Whether the answer carries tokens: look for the first one and for `usage`."""
 
     def first_token(self) -> None:
-        """The first item with generated content has arrived (streams), or the whole answer (else)."""
+        """The first item with generated content has arrived (streams), or the whole good answer. At most once."""
         ...
 
-    def usage(self, usage: Usage) -> None: ...
+    def usage(self, usage: Usage) -> None:
+        """What the engine reported. At most once, before `end`; also for a broken stream that had reported some."""
+        ...
 
     def end(self, outcome: Outcome, status: int) -> None:
         """`status` is the engine's, 0 if it never answered."""
@@ -98,7 +112,10 @@ class Leg(Protocol):
 
 class Dispatcher(Protocol):
     def dispatch(self, inbound: Inbound) -> Answer | Leg | Awaitable[Answer | Leg]:
-        """Where a request goes. Answers at once where it can; an awaitable is cancelled when the client leaves."""
+        """Where a request goes. Answers at once where it can; an awaitable is cancelled when the client leaves.
+
+        A leg that comes out of an awaitable after the client has left is ended with CLIENT_GONE.
+        """
         ...
 
     def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
@@ -108,13 +125,20 @@ class Dispatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `idle` is the longest silence inside an answer, `keepalive` of an unused downstream connection."""
+    """Seconds. Watched by a coarse sweep: a timeout fires up to a quarter of the shortest one (at most 0.5 s) late.
+
+    `first_byte` counts from the moment the request is sent. `idle` is the longest silence inside an answer, and the
+    longest time a client may leave a full buffer untouched. `request` is what a client has for a head, and again for
+    a body (there one second more for each 64 KiB received). `keepalive` ends an unused downstream connection,
+    `pool_idle` an unused upstream one.
+    """
 
     connect: float = 5.0
     first_byte: float = 600.0
     idle: float = 300.0
     request: float = 60.0
     keepalive: float = 75.0
+    pool_idle: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +155,12 @@ class Limits:
 
 @dataclass(slots=True)
 class PlaneStats:
-    """Counters of the data plane, read by the admin port."""
+    """Counters of the data plane, read by the admin port. `connections` and `open_requests` are gauges.
+
+    `bad_requests`: refused by the plane itself (4xx, too many connections). `upstream_refreshed`: a re-used connection
+    was found dead and the request went again on a fresh one. `retries`: legs after the first. `faults`: exceptions out
+    of the dispatcher or a leg. `unwatched`: answers whose content or usage could not be followed to the end.
+    """
 
     connections: int = 0
     open_requests: int = 0
@@ -139,5 +168,8 @@ class PlaneStats:
     bad_requests: int = 0
     upstream_opened: int = 0
     upstream_reused: int = 0
+    upstream_refreshed: int = 0
     retries: int = 0
+    faults: int = 0
+    unwatched: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,400 @@
+"""The client's side: one connection, its requests one after the other, and the answers in the same order.
+
+Reads and checks requests, hands each to an `Exchange`, writes what the exchange gives it. While a request is in
+progress a bounded amount of what follows (pipelined requests) is kept, and reading goes on below that bound, because
+only a connection that is read tells that its client has left. Touches sockets only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from router.proxy.answers import answer_head
+from router.proxy.bodies import ChunkedBody, LengthBody
+from router.proxy.errors import BadChunk, BadRequest, BodyTooLarge, error_answer, refusal
+from router.proxy.heads import CHUNKED, RequestHead, read_request
+from router.proxy.interface import Answer, Inbound, Outcome
+from router.proxy.relay import Exchange
+from router.proxy.sockets import keep_alive, reset
+from router.proxy.sweeper import NEVER
+
+if TYPE_CHECKING:
+    from router.proxy.plane import Plane
+
+_PIPELINE_BYTES = 64 * 1024
+_PIPELINE_BURST = 16
+_LINGER = 2.0
+_BODY_RATE = 64 * 1024
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client, from its first byte to its last."""
+
+    __slots__ = (
+        "_body",
+        "_body_began",
+        "_buffer",
+        "_content",
+        "_done",
+        "_exchange",
+        "_head",
+        "_peer",
+        "_plane",
+        "_read_paused",
+        "_resuming",
+        "_unsent",
+        "_write_paused",
+        "deadline",
+        "group",
+        "transport",
+    )
+
+    def __init__(self, plane: Plane) -> None:
+        self.deadline = NEVER
+        self.group = 0
+        self.transport: asyncio.Transport | None = None
+        self._plane = plane
+        self._peer = ""
+        # Reading: what is not read yet, and the request of which a part is.
+        self._buffer = bytearray()
+        self._head: RequestHead | None = None
+        self._body: LengthBody | ChunkedBody | None = None
+        self._body_began = 0.0
+        self._content = b""
+        # Answering.
+        self._exchange: Exchange | None = None
+        self._done = False
+        self._read_paused = False
+        self._write_paused = False
+        self._resuming = False
+        self._unsent = 0
+
+    # The life of a connection.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        plane = self._plane
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(plane.limits.write_high_water)
+        keep_alive(transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self.deadline = self._now() + plane.timeouts.request
+        plane.joined(self)
+        limit, current = plane.limits.max_connections, plane.stats.connections
+        if current > limit:
+            extra = {"limit": "max_connections", "value": limit, "current": current}
+            message = f"The router has {limit} connections and takes no more."
+            self._refuse(error_answer(503, message, "too_many_connections", extra=extra))
+
+    def data_received(self, data: bytes) -> None:
+        if self._done:
+            return
+        if self._exchange is None and not self._write_paused and not self._resuming:
+            self._read(data)
+        else:
+            self._hold(data)
+
+    def eof_received(self) -> None:
+        """The client is done with us; the transport closes by itself, after what is written."""
+        self._gone()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._gone()
+        self._plane.left(self)
+
+    def _gone(self) -> None:
+        self._done = True
+        self._forget_request()
+        exchange = self._exchange
+        if exchange is not None:
+            self._exchange = None
+            exchange.abandon(Outcome.CLIENT_GONE)
+            self._plane.released()
+
+    def _forget_request(self) -> None:
+        self._buffer.clear()
+        self._head = self._body = None
+
+    # Reading requests.
+
+    def _read(self, data: bytes) -> None:
+        """Take requests off `data` until one is in progress or incomplete, or others have waited long enough."""
+        for _ in range(_PIPELINE_BURST):
+            try:
+                rest = self._read_head(data) if self._body is None else self._read_body(self._body, data)
+            except BadRequest as error:
+                self._refuse(refusal(error))
+                return
+            if rest is None:
+                return
+            self._dispatch()
+            if not rest or self._done:
+                return
+            data = rest
+            if self._exchange is not None or self._write_paused:
+                self._hold(data)
+                return
+        self._hold(data)
+        self._resume_later()
+
+    def _read_head(self, data: bytes) -> bytes | None:
+        """Read a head, and its body if that is there too.
+
+        Returns what is behind them, or None while the request is incomplete.
+        """
+        buffer = self._buffer
+        if buffer:
+            searched = max(len(buffer) - 3, 0)
+            buffer += data
+            if searched and buffer.find(b"\r\n\r\n", searched) < 0:
+                self._check_size(len(buffer))
+                return None
+            data = bytes(buffer)
+            buffer.clear()
+        else:
+            self.deadline = self._now() + self._plane.timeouts.request
+        while data.startswith(b"\r\n"):
+            data = data[2:]
+        if not data or data == b"\r":
+            buffer += data
+            return None
+        if not 65 <= data[0] <= 90:
+            raise BadRequest(400, "bad_request_head", "The request does not begin with a method.")
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4:
+            self._check_size(len(data))
+            buffer += data
+            return None
+        self._check_size(end)
+        head = self._head = read_request(data[:end], self._plane.limits.max_headers)
+        data = data[end:]
+        length = head.length
+        if 0 <= length <= len(data) and length <= self._plane.limits.max_body:
+            self._content = data[:length]
+            return data[length:]
+        return self._begin_body(head, data)
+
+    def _check_size(self, size: int) -> None:
+        limit = self._plane.limits.max_head
+        if size > limit:
+            raise BadRequest(431, "head_too_large", f"The request head is larger than {limit} bytes.")
+
+    def _begin_body(self, head: RequestHead, data: bytes) -> bytes | None:
+        """Start on a body that is not there yet as a whole."""
+        limit = self._plane.limits.max_body
+        if head.length > limit:
+            raise self._too_large()
+        body = ChunkedBody(limit) if head.length == CHUNKED else LengthBody(head.length)
+        self._body = body
+        self._body_began = self._now()
+        self.deadline = self._body_began + self._plane.timeouts.request
+        if head.expects and not data:
+            self.write(_CONTINUE)
+        return self._read_body(body, data)
+
+    def _read_body(self, body: LengthBody | ChunkedBody, data: bytes) -> bytes | None:
+        try:
+            rest = body.feed(data)
+        except BadChunk as error:
+            raise BadRequest(400, "bad_chunk", f"The chunked body is malformed: {error}.") from None
+        except BodyTooLarge:
+            raise self._too_large() from None
+        if rest is not None:
+            self._content = body.value()
+            self._body = None
+        return rest
+
+    def _too_large(self) -> BadRequest:
+        limit = self._plane.limits.max_body
+        return BadRequest(413, "body_too_large", f"The request body is larger than {limit} bytes.")
+
+    def _dispatch(self) -> None:
+        """The request is complete: send it on its way."""
+        head = self._head
+        assert head is not None
+        plane = self._plane
+        inbound = Inbound(
+            head.method,
+            head.target,
+            head.path,
+            head.headers,
+            self._content,
+            head.http11,
+            self._now(),
+            self._peer,
+        )
+        self._head = None
+        self._content = b""
+        self.deadline = NEVER
+        stats = plane.stats
+        stats.requests += 1
+        stats.open_requests += 1
+        exchange = self._exchange = Exchange(plane, self, head, inbound)
+        exchange.start()
+
+    def _hold(self, data: bytes) -> None:
+        """Keep pipelined bytes for later, and read no more if there are many."""
+        self._buffer += data
+        if len(self._buffer) > _PIPELINE_BYTES and not self._read_paused and self.transport is not None:
+            self._read_paused = True
+            self.transport.pause_reading()
+
+    def _resume_later(self) -> None:
+        if not self._resuming:
+            self._resuming = True
+            self._plane.loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Go on with what was kept."""
+        self._resuming = False
+        if self._done or self._exchange is not None or self._write_paused:
+            return
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        self._resume_reading()
+        if data:
+            self._read(data)
+
+    def _resume_reading(self) -> None:
+        if self._read_paused and self.transport is not None:
+            self._read_paused = False
+            self.transport.resume_reading()
+
+    # Answering; called by the exchange.
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def answer(self, answer: Answer, keep: bool, http11: bool, bodiless: bool, lines: bytes = b"") -> None:
+        """Write an answer of ours; `finished` has to follow."""
+        head = answer_head(answer, keep, http11, lines)
+        self.write(head if bodiless else head + answer.body)
+
+    def finished(self, keep: bool) -> None:
+        """The answer is complete. `keep`: another request may follow."""
+        self._exchange = None
+        self._plane.released()
+        if not keep or self._plane.draining:
+            self._close()
+            return
+        if not self._write_paused:
+            self.deadline = self._now() + self._plane.timeouts.keepalive
+            if self._buffer:
+                self._resume_later()
+
+    def cut(self, framed: bool) -> None:
+        """The answer stays incomplete, and the client has to notice. `framed`: it knows where the end should be."""
+        self._exchange = None
+        self._plane.released()
+        if framed or self.transport is None:
+            self._close()
+        else:
+            self._done = True
+            reset(self.transport)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._watch_progress()
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._done:
+            return
+        if self._exchange is not None:
+            self.deadline = NEVER
+            self._exchange.resume()
+        else:
+            self.deadline = self._now() + self._plane.timeouts.keepalive
+            if self._buffer:
+                self._resume_later()
+
+    # Ending.
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is in progress."""
+        return self._exchange is not None
+
+    def _refuse(self, answer: Answer) -> None:
+        """Answer and end the connection. The client may still be sending: closing now could cost it the answer."""
+        self._plane.stats.bad_requests += 1
+        bodiless = self._head is not None and self._head.verb == b"HEAD"
+        self._forget_request()
+        self._done = True
+        self.answer(answer, keep=False, http11=True, bodiless=bodiless)
+        if self.transport is not None and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._resume_reading()
+            self.deadline = self._now() + _LINGER
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Close when all is written."""
+        if self.transport is None:
+            return
+        if self._buffer and not self._done and self.transport.can_write_eof():
+            self._done = True
+            self._forget_request()
+            self.transport.write_eof()
+            self._resume_reading()
+            self.deadline = self._now() + _LINGER
+            return
+        self._done = True
+        self._watch_progress()
+        self.transport.close()
+
+    def _watch_progress(self) -> None:
+        """Give the client `idle` seconds to take some of what is written."""
+        if self.transport is not None:
+            self._unsent = self.transport.get_write_buffer_size()
+            self.deadline = self._now() + self._plane.timeouts.idle
+
+    def expired(self, now: float) -> None:
+        transport = self.transport
+        if transport is None:
+            self.deadline = NEVER
+        elif self._done or self._write_paused:
+            if transport.get_write_buffer_size() < self._unsent:
+                self._watch_progress()
+            else:
+                self.abort()
+        elif self._body is not None:
+            allowed = self._body_began + self._plane.timeouts.request + self._body.received / _BODY_RATE
+            if allowed > now:
+                self.deadline = allowed
+            else:
+                self._refuse(error_answer(408, "The request body did not arrive in time.", "request_timeout"))
+        elif self._buffer:
+            self._refuse(error_answer(408, "The request head did not arrive in time.", "request_timeout"))
+        else:
+            self._close()
+
+    def drain(self) -> None:
+        """The router stops: end now, unless a request is in progress."""
+        if self._exchange is not None or self._done:
+            return
+        if self._body is not None or self._buffer:
+            self._refuse(error_answer(503, "The router is shutting down.", "shutting_down"))
+        else:
+            self._close()
+
+    def abort(self, outcome: Outcome = Outcome.CLIENT_GONE) -> None:
+        """End now, whatever is in progress."""
+        exchange, self._exchange = self._exchange, None
+        self._done = True
+        self.deadline = NEVER
+        if exchange is not None:
+            exchange.abandon(outcome)
+            self._plane.released()
+        if self.transport is not None:
+            reset(self.transport)
+
+    def _now(self) -> float:
+        return self._plane.loop.time()

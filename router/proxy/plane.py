@@ -1,0 +1,152 @@
+"""The data plane as a whole: the listening socket, the clients, a pool for each endpoint, and the way to stop.
+
+`DataPlane` is what the server wires up. `Plane` is the part of it that connections see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from router.proxy.downstream import ClientConnection
+from router.proxy.interface import Dispatcher, Endpoint, Limits, Outcome, PlaneStats, Timeouts
+from router.proxy.sweeper import Sweeper
+from router.proxy.upstream import EnginePool
+
+log = logging.getLogger(__name__)
+
+_COARSEST_SWEEP = 0.5
+_BACKLOG = 4096
+_LAST_WORDS = 1.0
+
+
+class Plane(Protocol):
+    """What a connection may know of its surroundings."""
+
+    loop: asyncio.AbstractEventLoop
+    dispatcher: Dispatcher
+    timeouts: Timeouts
+    limits: Limits
+    stats: PlaneStats
+    draining: bool
+    stopped: bool
+
+    def pool(self, endpoint: Endpoint) -> EnginePool: ...
+    def joined(self, client: ClientConnection) -> None: ...
+    def left(self, client: ClientConnection) -> None: ...
+    def released(self) -> None: ...
+
+
+class DataPlane:
+    """An HTTP/1.1 reverse proxy whose every request is placed by a `Dispatcher`. Belongs to one event loop."""
+
+    def __init__(self, dispatcher: Dispatcher, timeouts: Timeouts, limits: Limits, stats: PlaneStats) -> None:
+        self.dispatcher = dispatcher
+        self.timeouts = timeouts
+        self.limits = limits
+        self.stats = stats
+        self.draining = False
+        self.stopped = False
+        self.loop: asyncio.AbstractEventLoop
+        self._sweeper: Sweeper
+        self._server: asyncio.Server | None = None
+        self._clients: set[ClientConnection] = set()
+        self._pools: dict[Endpoint, EnginePool] = {}
+        self._quiet: asyncio.Event | None = None
+        self._empty: asyncio.Event | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen. Returns the address taken (port 0: the kernel's choice).
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        self.loop = asyncio.get_running_loop()
+        t = self.timeouts
+        shortest = min(t.connect, t.first_byte, t.idle, t.request, t.keepalive, t.pool_idle)
+        self._sweeper = Sweeper(self.loop, min(shortest / 4, _COARSEST_SWEEP))
+        try:
+            self._server = await self.loop.create_server(lambda: ClientConnection(self), host, port, backlog=_BACKLOG)
+        except OSError:
+            self._sweeper.stop()
+            raise
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    async def stop(self, drain: float) -> None:
+        """Stop accepting, let running requests end for up to `drain` seconds, then end what is left."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        self.draining = True
+        for client in tuple(self._clients):
+            client.drain()
+        await self._wait_quiet(drain)
+        self.stopped = True
+        if self.stats.open_requests:
+            log.warning("%d requests were still running and are cut off", self.stats.open_requests)
+        for client in tuple(self._clients):
+            if client.busy:
+                client.abort(Outcome.CUT)
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+        await self._wait_gone()
+        self._sweeper.stop()
+
+    async def _wait_quiet(self, seconds: float) -> None:
+        """Until no request is in progress, at most so long."""
+        if self.stats.open_requests == 0:
+            return
+        self._quiet = asyncio.Event()
+        try:
+            await asyncio.wait_for(self._quiet.wait(), seconds)
+        except TimeoutError:
+            log.info("the drain timeout of %g s is over", seconds)
+
+    async def _wait_gone(self) -> None:
+        """Until the last bytes are with the clients, at most a second; then close under them."""
+        if not self._clients:
+            return
+        self._empty = asyncio.Event()
+        try:
+            await asyncio.wait_for(self._empty.wait(), _LAST_WORDS)
+        except TimeoutError:
+            for client in tuple(self._clients):
+                client.abort()
+            await asyncio.sleep(0)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """A worker is gone: drop its idle connections; those in use are closed when their request ends."""
+        pool = self._pools.pop(endpoint, None)
+        if pool is not None:
+            pool.close()
+
+    # What connections ask for.
+
+    def pool(self, endpoint: Endpoint) -> EnginePool:
+        pool = self._pools.get(endpoint)
+        if pool is None:
+            pool = EnginePool(endpoint, self.loop, self.timeouts, self.limits, self.stats, self._sweeper)
+            self._pools[endpoint] = pool
+        return pool
+
+    def joined(self, client: ClientConnection) -> None:
+        self._clients.add(client)
+        self._sweeper.add(client)
+        self.stats.connections += 1
+
+    def left(self, client: ClientConnection) -> None:
+        self._clients.discard(client)
+        self._sweeper.discard(client)
+        self.stats.connections -= 1
+        if self._empty is not None and not self._clients:
+            self._empty.set()
+
+    def released(self) -> None:
+        """A request is no longer in progress."""
+        self.stats.open_requests -= 1
+        if self._quiet is not None and self.stats.open_requests == 0:
+            self._quiet.set()

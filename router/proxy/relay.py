@@ -1,0 +1,263 @@
+"""One request on its way: dispatched, sent to an engine, its answer passed on byte for byte; retried where nothing
+was lost.
+
+`Exchange` stands between a client's connection and an engine's. It owns the leg: whatever happens, `Leg.end` is
+called exactly once for each. Bytes are handed to the client first and watched afterwards. Touches no socket itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, cast
+
+from router.proxy.errors import error_answer, gateway_answer, internal_answer
+from router.proxy.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead
+from router.proxy.interface import Answer, Inbound, Leg, Outcome
+from router.proxy.sse import Watcher, watch
+from router.proxy.upstream import EngineConnection, EnginePool
+
+if TYPE_CHECKING:
+    from router.proxy.downstream import ClientConnection
+    from router.proxy.plane import Plane
+
+log = logging.getLogger(__name__)
+
+MAX_LEGS = 16
+
+_RETRIED = frozenset((Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.RESET))
+_USUALLY_BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
+
+
+class Exchange:
+    """A request, the legs it takes, and the answer it gets. Ends by telling the client, or by `abandon`."""
+
+    __slots__ = (
+        "_client",
+        "_connection",
+        "_dechunk",
+        "_framed",
+        "_head",
+        "_keep",
+        "_leg",
+        "_legs",
+        "_plane",
+        "_refreshed",
+        "_status",
+        "_task",
+        "_watcher",
+        "bodiless",
+        "inbound",
+        "wants_payload",
+    )
+
+    def __init__(self, plane: Plane, client: ClientConnection, head: RequestHead, inbound: Inbound) -> None:
+        self.inbound = inbound
+        self.bodiless = head.verb == b"HEAD"
+        self.wants_payload = False
+        self._plane = plane
+        self._client: ClientConnection | None = client
+        self._head = head
+        self._connection: EngineConnection | None = None
+        self._leg: Leg | None = None
+        self._legs = 0
+        self._refreshed = False
+        self._task: asyncio.Future[Answer | Leg] | None = None
+        self._watcher: Watcher | None = None
+        self._dechunk = False
+        self._framed = True
+        self._keep = False
+        self._status = 0
+
+    # Where it goes.
+
+    def start(self) -> None:
+        try:
+            result = self._plane.dispatcher.dispatch(self.inbound)
+        except Exception:
+            self._fault("dispatching a request failed")
+            return
+        if hasattr(result, "__await__"):
+            self._task = asyncio.ensure_future(cast("Awaitable[Answer | Leg]", result))
+            self._task.add_done_callback(self._dispatched)
+        else:
+            self._take(result)
+
+    def _dispatched(self, task: asyncio.Future[Answer | Leg]) -> None:
+        self._task = None
+        try:
+            result = task.result()
+        except asyncio.CancelledError:
+            if self._client is not None:
+                self._answer(error_answer(503, "The router gave the request up.", "request_cancelled"))
+        except Exception:
+            self._fault("dispatching a request failed")
+        else:
+            self._take(result)
+
+    def _take(self, result: Answer | Leg) -> None:
+        if isinstance(result, Answer):
+            if self._client is not None:
+                self._answer(result)
+            return
+        self._leg = result
+        self._status = 0
+        if self._client is None:
+            self._end_leg(Outcome.CLIENT_GONE)
+            return
+        self._legs += 1
+        self._refreshed = False
+        self.wants_payload = result.watch or not self._head.http11
+        self._connection = self._plane.pool(result.endpoint).send(self)
+
+    def request(self, pool: EnginePool) -> tuple[bytes, bytes]:
+        """Head and body for the engine behind `pool`."""
+        leg, head, body = self._leg, self._head, self.inbound.body
+        assert leg is not None
+        lines = head.lines + leg.upstream_lines
+        bodiless = head.method in _USUALLY_BODILESS
+        return pool.request_head(head.verb, head.target, lines, len(body), bodiless), body
+
+    # What the engine answers.
+
+    def begin(self, head: ResponseHead, data: bytes, payload: list[bytes] | None) -> None:
+        """The head has come, with the first bytes of the body (maybe none)."""
+        client, leg = self._client, self._leg
+        assert client is not None and leg is not None
+        self._status = head.status
+        request = self._head
+        self._dechunk = head.length == CHUNKED and not request.http11
+        self._framed = head.length != UNTIL_CLOSE and not self._dechunk
+        self._keep = request.keep_alive and self._framed and not self._plane.draining
+        lines = [head.status_line, *head.lines]
+        if head.length == CHUNKED and not self._dechunk:
+            lines.append(b"transfer-encoding: chunked")
+        if head.request_id and b"x-request-id:" not in leg.head_lines:
+            lines.append(head.request_id)
+        if not self._keep:
+            lines.append(b"connection: close")
+        elif not request.http11:
+            lines.append(b"connection: keep-alive")
+        lines.append(leg.head_lines + b"\r\n")
+        if leg.watch and head.status < 300:
+            self._watcher = watch(leg, head.content_type, head.encoded)
+        client.write(b"\r\n".join(lines) + (b"".join(payload or ()) if self._dechunk else data))
+        if self._watcher is not None:
+            self._watch((data,) if payload is None else payload)
+
+    def relay(self, data: bytes, payload: list[bytes] | None) -> None:
+        """The next bytes of the body. `payload`: what they carry, where they are chunked and somebody wants it."""
+        client = self._client
+        assert client is not None
+        client.write(b"".join(payload or ()) if self._dechunk else data)
+        if self._watcher is not None:
+            self._watch((data,) if payload is None else payload)
+
+    def complete(self) -> None:
+        """The answer is whole."""
+        self._connection = None
+        self._end_leg(Outcome.ENGINE_ERROR if self._status >= 500 else Outcome.OK)
+        client = self._client
+        self._client = None
+        if client is not None:
+            client.finished(self._keep)
+
+    def failed(self, outcome: Outcome) -> None:
+        """The connection is lost, with the answer or a part of it."""
+        connection, self._connection = self._connection, None
+        leg, client = self._leg, self._client
+        assert leg is not None and client is not None
+        if outcome is Outcome.RESET and connection is not None and connection.reused and not self._refreshed:
+            self._refreshed = True
+            self._plane.stats.upstream_refreshed += 1
+            self._connection = self._plane.pool(leg.endpoint).send(self, fresh=True)
+            return
+        answered = self._status != 0
+        self._end_leg(outcome)
+        if answered:
+            self._client = None
+            client.cut(self._framed)
+        elif outcome in _RETRIED and self._legs < MAX_LEGS and not self._plane.stopped:
+            self._retry(leg, outcome)
+        else:
+            self._answer(gateway_answer(outcome), leg.head_lines)
+
+    def _retry(self, failed: Leg, outcome: Outcome) -> None:
+        try:
+            result = self._plane.dispatcher.retry(self.inbound, failed, outcome)
+        except Exception:
+            self._fault("finding another worker for a request failed")
+            return
+        if not isinstance(result, Answer):
+            self._plane.stats.retries += 1
+        self._take(result)
+
+    # How it ends.
+
+    def _answer(self, answer: Answer, lines: bytes = b"") -> None:
+        client, self._client = self._client, None
+        assert client is not None
+        keep = self._head.keep_alive and not self._plane.draining
+        client.answer(answer, keep=keep, http11=self._head.http11, bodiless=self.bodiless, lines=lines)
+        client.finished(keep)
+
+    def abandon(self, outcome: Outcome) -> None:
+        """The client is gone, or the router stops: let go of the engine at once."""
+        self._client = None
+        if self._task is not None:
+            self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._end_leg(outcome)
+
+    def _end_leg(self, outcome: Outcome) -> None:
+        leg, self._leg = self._leg, None
+        if leg is None:
+            return
+        watcher, self._watcher = self._watcher, None
+        outcomes = self._plane.stats.outcomes
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if watcher is not None:
+            try:
+                watcher.end(outcome is Outcome.OK)
+            except Exception:
+                self._leg_fault()
+            if not watcher.complete:
+                self._plane.stats.unwatched += 1
+        try:
+            leg.end(outcome, self._status)
+        except Exception:
+            self._leg_fault()
+
+    def _watch(self, pieces: list[bytes] | tuple[bytes, ...]) -> None:
+        watcher = self._watcher
+        assert watcher is not None
+        try:
+            for piece in pieces:
+                watcher.feed(piece)
+        except Exception:
+            self._watcher = None
+            self._leg_fault()
+
+    def _fault(self, what: str) -> None:
+        """The dispatcher raised: say so in the log, once, and answer."""
+        self._plane.stats.faults += 1
+        log.exception("%s", what)
+        if self._client is not None:
+            self._answer(internal_answer())
+
+    def _leg_fault(self) -> None:
+        self._plane.stats.faults += 1
+        log.exception("a leg failed on what it was told")
+
+    # The client is slow.
+
+    def pause(self) -> None:
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        if self._connection is not None:
+            self._connection.resume()
