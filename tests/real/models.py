@@ -73,9 +73,7 @@ def build(shape: Shape, root: Path) -> Path:
     """The folder of a shape below `root`, written if it is absent or of another shape."""
     folder = root / shape.name
     seal = folder / "shape.sha256"
-    fingerprint = hashlib.sha256(
-        json.dumps([FORMAT, asdict(shape), CHATML, sys.version_info[:3]]).encode()
-    ).hexdigest()
+    fingerprint = hashlib.sha256(json.dumps([FORMAT, asdict(shape), CHATML, sys.version_info[:3]]).encode()).hexdigest()
     if seal.is_file() and seal.read_text() == fingerprint:
         return folder
     folder.mkdir(parents=True, exist_ok=True)

@@ -41,4 +41,6 @@ if [ "$(cat "$complete" 2>/dev/null)" != "$version" ]; then
   echo "$version" >"$complete"
 fi
 
+"$python" -c 'import openai' 2>/dev/null ||
+  "$python" -m pip install --quiet --disable-pip-version-check 'openai>=2'
 "$python" "$root/tests/real/models.py" "$models_dir"

@@ -1,0 +1,66 @@
+"""Engines whose cache holds 63 blocks: what they evict, the router stops counting on.
+
+The model's tokenizer puts a BOS before plain prompts, and its chat template brings its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .engines import Engine
+from .router_process import Router
+from .traffic import SHAPES, Corpus, Exchange, Thread
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+FLEET = "small"
+
+
+@pytest.fixture(scope="module")
+def conversations(router: Router, engines: Sequence[Engine], client: OpenAI) -> list[list[Exchange]]:
+    """Twelve conversations, three of them busy at any time, so that each is left alone until most of it is evicted."""
+    threads = [
+        Thread(shape, Corpus(300 + number), engines[0].model, Corpus(310 + number).slice(300, 500), (60, 200), (4, 40))
+        for number, shape in enumerate(SHAPES * 2)
+    ]
+    done: list[list[Exchange]] = [[] for _ in threads]
+    for step in range(2 * len(threads)):
+        for number in (step, step + 1, step + 2):
+            number %= len(threads)
+            done[number].append(threads[number].turn(client, router))
+    return done
+
+
+@pytest.fixture(scope="module")
+def exchanges(conversations: list[list[Exchange]]) -> list[Exchange]:
+    return [exchange for conversation in conversations for exchange in conversation]
+
+
+def test_evictions_happen(conversations: list[list[Exchange]], router: Router) -> None:
+    """A turn repeats all of the turn before, so an engine that had kept everything would report at least that."""
+    block = router.decision(conversations[0][0].decision)["block_size"]
+    lost = 0
+    for turns in conversations:
+        for before, after in itertools.pairwise(turns):
+            lost += before.worker == after.worker and after.told < before.prompt_tokens // block * block
+    assert lost >= 6
+
+
+def test_something_is_reused_all_the_same(exchanges: list[Exchange]) -> None:
+    assert sum(exchange.told > 0 for exchange in exchanges) >= 5
+
+
+def test_the_prediction_follows_evictions(exchanges: list[Exchange]) -> None:
+    different = [exchange for exchange in exchanges if not exchange.equal]
+    print(f"\nunder eviction: {len(exchanges) - len(different)} of {len(exchanges)} predictions equal the engine's")
+    assert len(different) <= len(exchanges) // 100, different
+
+
+def test_the_index_holds_no_more_than_the_engines(exchanges: list[Exchange], router: Router) -> None:
+    held = [worker["cached_blocks"] for worker in router.workers().values()]
+    assert all(0 < blocks < 64 for blocks in held), held
