@@ -1,0 +1,153 @@
+"""The bytes of an answer, in the shapes of `/v1/completions` and `/v1/chat/completions` as vLLM 0.32 sends
+them.
+
+Pure: a `Shape` is made for one request and turns tokens into server-sent events or a whole body. The constant
+parts of an event are made once, so that a token costs one concatenation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a request. `cached` is None where the engine does not report it."""
+
+    prompt: int
+    completion: int
+    cached: int | None
+
+    def openai(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt,
+            "total_tokens": self.prompt + self.completion,
+            "completion_tokens": self.completion,
+            "prompt_tokens_details": None if self.cached is None else {"cached_tokens": self.cached},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A finished choice of a whole answer."""
+
+    text: str
+    finish: str
+
+
+class Shape(Protocol):
+    """How one endpoint spells an answer.
+
+    `opening` precedes a choice's first token, `token` is one token (`piece` is its text, escaped for JSON;
+    `usage` the running counts if the client asked for them), `closing` follows the last token of the last
+    choice, `whole` is the body of an answer that is not streamed.
+    """
+
+    def opening(self, choice: int, usage: Usage) -> bytes: ...
+
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes: ...
+
+    def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes: ...
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes: ...
+
+
+class CompletionShape:
+    """`/v1/completions`."""
+
+    def __init__(self, request_id: str, model: str, created: int, *, include_usage: bool) -> None:
+        self._identity = {"id": request_id, "object": "text_completion", "created": created, "model": model}
+        self._head = b"data: " + msgspec.json.encode(self._identity)[:-1] + b',"choices":['
+        self._include_usage = include_usage
+
+    def opening(self, choice: int, usage: Usage) -> bytes:
+        return b""
+
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes:
+        reason = b'"%b"' % finish.encode() if finish else b"null"
+        return b'%b{"index":%d,"text":"%b","logprobs":null,"finish_reason":%b,"stop_reason":null}]%b}\n\n' % (
+            self._head,
+            choice,
+            piece,
+            reason,
+            _running_usage(usage),
+        )
+
+    def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        return _closing(self._head, usage) if self._include_usage else DONE
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        rows = [
+            {
+                "index": index,
+                "text": choice.text,
+                "logprobs": None,
+                "finish_reason": choice.finish,
+                "stop_reason": None,
+                "token_ids": None,
+                "prompt_logprobs": None,
+            }
+            for index, choice in enumerate(choices)
+        ]
+        return msgspec.json.encode(
+            {**self._identity, "choices": rows, "system_fingerprint": None, "usage": usage.openai()}
+        )
+
+
+class ChatShape:
+    """`/v1/chat/completions`. A choice begins with a chunk that carries only the role."""
+
+    def __init__(self, request_id: str, model: str, created: int, *, include_usage: bool) -> None:
+        self._identity = {"id": request_id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._head = b"data: " + msgspec.json.encode(self._identity)[:-1] + b',"choices":['
+        self._include_usage = include_usage
+
+    def opening(self, choice: int, usage: Usage) -> bytes:
+        delta = b'{"role":"assistant","content":""}'
+        return b'%b{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}]}\n\n' % (self._head, choice, delta)
+
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes:
+        reason = b'"%b","stop_reason":null' % finish.encode() if finish else b"null"
+        return b'%b{"index":%d,"delta":{"content":"%b"},"logprobs":null,"finish_reason":%b}]%b}\n\n' % (
+            self._head,
+            choice,
+            piece,
+            reason,
+            _running_usage(usage),
+        )
+
+    def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        return _closing(self._head, usage) if self._include_usage else DONE
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        rows: list[dict[str, Any]] = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None, "tool_calls": []},
+                "logprobs": None,
+                "finish_reason": choice.finish,
+                "stop_reason": None,
+                "token_ids": None,
+            }
+            for index, choice in enumerate(choices)
+        ]
+        identity = {**self._identity, "object": "chat.completion"}
+        return msgspec.json.encode({**identity, "choices": rows, "system_fingerprint": None, "usage": usage.openai()})
+
+
+def _running_usage(usage: Usage | None) -> bytes:
+    if usage is None:
+        return b""
+    counts = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt + usage.completion}
+    return b',"usage":' + msgspec.json.encode({**counts, "completion_tokens": usage.completion})
+
+
+def _closing(head: bytes, usage: Usage) -> bytes:
+    """The usage chunk, which has no choices, and the end mark."""
+    return b'%b],"usage":%b}\n\n%b' % (head, msgspec.json.encode(usage.openai()), DONE)

@@ -1,0 +1,189 @@
+"""The engine's metrics under vLLM's names, and the simulator's own lag under `kvctl_sim_`.
+
+Counting on the token path is a list increment; the exposition text is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from bench.sim.live import LiveEngine
+
+TTFT_BUCKETS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+)
+ITL_BUCKETS = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+)
+E2E_BUCKETS = (
+    0.1,
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+)
+
+
+class Histogram:
+    """Counts below ascending bounds, and a sum."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, with the last at +Inf, as the exposition wants them."""
+        out: list[tuple[str, float]] = []
+        below = 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            below += count
+            out.append((repr(bound), below))
+        out.append(("+Inf", below + self.counts[-1]))
+        return out
+
+
+class RequestTimes:
+    """Latencies as the engine's own front end sees them, in seconds."""
+
+    def __init__(self) -> None:
+        self.ttft = Histogram(TTFT_BUCKETS)
+        self.itl = Histogram(ITL_BUCKETS)
+        self.e2e = Histogram(E2E_BUCKETS)
+
+
+class EngineCollector(Collector):
+    def __init__(self, live: LiveEngine, times: RequestTimes, model: str) -> None:
+        self._live = live
+        self._times = times
+        self._model = model
+
+    def collect(self) -> Iterable[Metric]:
+        engine = self._live.engine
+        counters = engine.counters
+        state = engine.snapshot()
+        config = engine.config
+        yield self._gauge("num_requests_running", "Requests in the running batch.", state.running)
+        yield self._gauge("num_requests_waiting", "Requests that wait for a place.", state.waiting)
+        yield self._gauge(
+            "kv_cache_usage_perc",
+            "Share of KV blocks in use, 1 is all.",
+            state.used_blocks / state.num_blocks,
+        )
+        yield self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", counters.cache_queries)
+        yield self._counter("prefix_cache_hits", "Tokens found in the prefix cache.", counters.cache_hits)
+        yield self._counter("external_prefix_cache_queries", "Tokens asked of other caches (none here).", 0)
+        yield self._counter("external_prefix_cache_hits", "Tokens found in other caches (none here).", 0)
+        yield self._counter("num_preemptions", "Sequences sent back to the queue.", counters.preemptions)
+        yield self._counter("prompt_tokens", "Prompt tokens processed.", counters.prompt_tokens)
+        yield self._counter("generation_tokens", "Tokens generated.", counters.generation_tokens)
+        success = CounterMetricFamily(
+            "vllm:request_success", "Finished requests.", labels=["model_name", "engine", "finished_reason"]
+        )
+        finished = {"stop": 0, "length": 0, **counters.finished, "abort": counters.aborted}
+        for reason, count in finished.items():
+            success.add_metric([self._model, "0", reason], count)
+        yield success
+        yield self._histogram("time_to_first_token_seconds", "Time to first token.", self._times.ttft)
+        yield self._histogram("inter_token_latency_seconds", "Time between tokens.", self._times.itl)
+        yield self._histogram("e2e_request_latency_seconds", "Time of a whole request.", self._times.e2e)
+        info = {
+            "block_size": str(config.block_size),
+            "enable_prefix_caching": str(config.prefix_caching),
+            "engine": "0",
+            "num_gpu_blocks": str(config.num_blocks),
+            "prefix_caching_hash_algo": "sim",
+        }
+        cache = GaugeMetricFamily("vllm:cache_config_info", "The cache's configuration.", labels=list(info))
+        cache.add_metric(list(info.values()), 1)
+        yield cache
+        lag = SummaryMetricFamily(
+            "kvctl_sim_lag_seconds",
+            "How late the simulator released the outputs of a step.",
+            labels=["model_name", "engine"],
+        )
+        lag.add_metric([self._model, "0"], self._live.lag.total_steps, self._live.lag.total_lag)
+        yield lag
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name", "engine"])
+        family.add_metric([self._model, "0"], value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"vllm:{name}", text, labels=["model_name", "engine"])
+        family.add_metric([self._model, "0"], value)
+        return family
+
+    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
+        family = HistogramMetricFamily(f"vllm:{name}", text, labels=["model_name", "engine"])
+        family.add_metric([self._model, "0"], histogram.buckets(), histogram.total)
+        return family
+
+
+def exposition(live: LiveEngine, times: RequestTimes, model: str) -> bytes:
+    """The text of `GET /metrics`."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(live, times, model))
+    return generate_latest(registry)

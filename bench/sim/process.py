@@ -1,0 +1,190 @@
+"""Hosts N simulated engines in this process, each with its own HTTP, KV-event and replay port, until told to end.
+
+The only module here that installs signal handlers and reads standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import uvloop
+import zmq
+
+from bench.sim.api import Api, ApiConfig
+from bench.sim.engine import Engine, EngineConfig
+from bench.sim.events import Publisher, PublisherConfig
+from bench.sim.http import Server
+from bench.sim.kvcache import CacheEvent
+from bench.sim.live import LiveEngine
+from bench.sim.text import BUNDLED, TextModel
+from bench.sim.timing import Timing
+
+
+class PortError(OSError):
+    """A port cannot be had; the message names it and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """`count` engines of one kind. Ports count up from the given ones; 0 lets the kernel choose each."""
+
+    timing: Timing
+    count: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    kv_port: int = 0
+    replay_port: int = 0
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)
+    publisher: PublisherConfig = field(default_factory=PublisherConfig)
+    kv_events: bool = True
+    tokenizer: Path = BUNDLED
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """Where an engine can be reached; `kv` and `replay` are None without KV events."""
+
+    id: str
+    url: str
+    kv: str | None
+    replay: str | None
+
+
+class EngineHost:
+    """One engine with its sockets, on the running loop."""
+
+    def __init__(self, config: HostConfig, index: int, text: TextModel, context: zmq.Context[Any]) -> None:
+        self._host = config.host
+        self._port = config.port + index if config.port else 0
+        self._id = f"sim-{index}"
+        engine = replace(config.engine, seed=config.engine.seed + 1_000_003 * index, record_events=config.kv_events)
+        self.publisher: Publisher | None = None
+        if config.kv_events:
+            ports = replace(
+                config.publisher,
+                host=config.host,
+                port=config.kv_port + index if config.kv_port else 0,
+                replay_port=config.replay_port + index if config.replay_port else 0,
+                seed=config.publisher.seed + index,
+            )
+            try:
+                self.publisher = Publisher(ports, engine.block_size, context)
+            except OSError as error:
+                raise PortError(f"cannot listen for KV events on {error.strerror}") from error
+        self.live = LiveEngine(Engine(engine, config.timing), self._publish if self.publisher else None)
+        self._api = Api(self.live, text, config.api, self.publisher)
+        self._server = Server(self._api.handle)
+
+    async def listen(self) -> EngineAddress:
+        try:
+            await self._server.listen(self._host, self._port)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise PortError(f"cannot listen on {self._host}:{self._port}: {reason}") from error
+        kv = self.publisher.endpoint if self.publisher else None
+        replay = self.publisher.replay_endpoint if self.publisher else None
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return EngineAddress(self._id, f"http://{host}:{self._server.port}", kv, replay)
+
+    async def close(self) -> None:
+        await self._server.close()
+        self._api.close()
+        self.live.close()
+        if self.publisher is not None:
+            self.publisher.close()
+
+    def _publish(self, events: list[CacheEvent]) -> None:
+        assert self.publisher is not None
+        self.publisher.publish(events, time.time())
+
+
+async def serve(
+    config: HostConfig,
+    ready: Callable[[list[EngineAddress]], None],
+    *,
+    exit_with_parent: bool = False,
+) -> None:
+    """Run the engines until SIGTERM or SIGINT, or, if asked for, until the parent process is gone.
+
+    Args:
+        config: what to run.
+        ready: called once with the addresses when all engines can be reached.
+        exit_with_parent: also end when standard input is closed or the parent process has changed.
+
+    Raises:
+        PortError: a port is taken or not allowed.
+        bench.sim.text.TextError: the tokenizer cannot be used.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    text = TextModel(config.tokenizer)
+    context: zmq.Context[Any] = zmq.Context()
+    hosts: list[EngineHost] = []
+    watch: _ParentWatch | None = None
+    try:
+        for index in range(config.count):
+            hosts.append(EngineHost(config, index, text, context))
+        addresses = [await host.listen() for host in hosts]
+        gc.collect()
+        gc.freeze()
+        ready(addresses)
+        if exit_with_parent:
+            watch = _ParentWatch(loop, stop)
+        await stop.wait()
+    finally:
+        if watch is not None:
+            watch.close()
+        for host in hosts:
+            await host.close()
+        context.destroy(linger=0)
+
+
+def run(config: HostConfig, ready: Callable[[list[EngineAddress]], None], *, exit_with_parent: bool = False) -> None:
+    """`serve` on a loop of its own; returns when it has ended."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, ready, exit_with_parent=exit_with_parent))
+
+
+class _ParentWatch:
+    """Sets `stop` when the parent is gone: its end of our standard input closes, or we get another parent."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        self._loop = loop
+        self._stop = stop
+        self._parent = os.getppid()
+        self._descriptor = sys.stdin.fileno()
+        self._timer = loop.call_later(1.0, self._look)
+        try:
+            loop.add_reader(self._descriptor, self._on_input)
+        except OSError:  # a plain file: it never says that its other end has closed
+            stop.set()
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self._descriptor)
+
+    def _look(self) -> None:
+        if os.getppid() != self._parent:
+            self._stop.set()
+        self._timer = self._loop.call_later(1.0, self._look)
+
+    def _on_input(self) -> None:
+        try:
+            open_ = bool(os.read(self._descriptor, 4096))
+        except OSError:
+            open_ = False
+        if not open_:
+            self._loop.remove_reader(self._descriptor)
+            self._stop.set()

@@ -1,0 +1,395 @@
+"""`kvctl sim`: simulated engines that speak vLLM's HTTP and KV-event wire. The work is in `bench.sim`."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.errors import FAILED, Problem
+from kvctl.options import env, load_config
+
+if TYPE_CHECKING:
+    from bench.sim.process import EngineAddress
+    from bench.sim.timing import Timing
+
+_PORTS = "Addresses"
+_ENGINE = "Engine"
+_TIMING = "Timing"
+_FAULTS = "Faults and details"
+
+
+class TimingName(StrEnum):
+    POLYNOMIAL = "polynomial"
+    FIXED = "fixed"
+    BATCH = "batch"
+
+
+class OutputFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def sim(
+    host: Annotated[
+        str, typer.Option("--host", envvar=env("host"), rich_help_panel=_PORTS, help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            envvar=env("port"),
+            min=0,
+            max=65535,
+            rich_help_panel=_PORTS,
+            help="HTTP port of the first engine; the others count up. 0 takes free ones.",
+        ),
+    ] = 8100,
+    kv_port: Annotated[
+        int,
+        typer.Option(
+            "--kv-port",
+            envvar=env("kv-port"),
+            min=0,
+            max=65535,
+            rich_help_panel=_PORTS,
+            help="KV-event port of the first engine (ZMQ PUB); 0 takes free ones.",
+        ),
+    ] = 0,
+    replay_port: Annotated[
+        int,
+        typer.Option(
+            "--replay-port",
+            envvar=env("replay-port"),
+            min=0,
+            max=65535,
+            rich_help_panel=_PORTS,
+            help="Replay port of the first engine (ZMQ ROUTER); 0 takes free ones.",
+        ),
+    ] = 0,
+    count: Annotated[
+        int, typer.Option("--count", envvar=env("count"), min=1, max=256, help="Engines in this process.")
+    ] = 1,
+    model: Annotated[
+        str, typer.Option("--model", envvar=env("model"), rich_help_panel=_ENGINE, help="Served model name.")
+    ] = "sim",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            envvar=env("tokenizer"),
+            rich_help_panel=_ENGINE,
+            help="Folder with tokenizer.json and its config. Default: a small one that comes with kvctl.",
+        ),
+    ] = None,
+    block_size: Annotated[
+        int,
+        typer.Option(
+            "--block-size", envvar=env("block-size"), min=1, rich_help_panel=_ENGINE, help="Tokens a KV block."
+        ),
+    ] = 16,
+    num_blocks: Annotated[
+        int,
+        typer.Option("--num-blocks", envvar=env("num-blocks"), min=1, rich_help_panel=_ENGINE, help="KV blocks."),
+    ] = 16384,
+    max_num_seqs: Annotated[
+        int,
+        typer.Option(
+            "--max-num-seqs",
+            envvar=env("max-num-seqs"),
+            min=1,
+            rich_help_panel=_ENGINE,
+            help="Sequences in a batch at most.",
+        ),
+    ] = 256,
+    max_num_batched_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-num-batched-tokens",
+            envvar=env("max-num-batched-tokens"),
+            min=1,
+            rich_help_panel=_ENGINE,
+            help="Tokens a step computes at most; longer prompts take several steps.",
+        ),
+    ] = 8192,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            "--max-model-len",
+            envvar=env("max-model-len"),
+            min=2,
+            rich_help_panel=_ENGINE,
+            help="Prompt and answer together. Default: 131072, or what the cache holds if that is less.",
+        ),
+    ] = None,
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-caching/--no-prefix-caching",
+            envvar=env("prefix-caching"),
+            rich_help_panel=_ENGINE,
+            help="Reuse full blocks of earlier prompts.",
+        ),
+    ] = True,
+    default_output: Annotated[
+        int,
+        typer.Option(
+            "--default-output",
+            envvar=env("default-output"),
+            min=1,
+            rich_help_panel=_ENGINE,
+            help="Tokens of an answer when the request sets no limit.",
+        ),
+    ] = 128,
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed",
+            envvar=env("seed"),
+            min=0,
+            rich_help_panel=_ENGINE,
+            help="Of block hashes and of faults; answers depend on the prompt alone.",
+        ),
+    ] = 0,
+    timing: Annotated[
+        TimingName,
+        typer.Option(
+            "--timing",
+            envvar=env("timing"),
+            rich_help_panel=_TIMING,
+            help="How long a step takes: polynomial (decode by cache use), fixed, batch (decode slows with it).",
+        ),
+    ] = TimingName.POLYNOMIAL,
+    prefill_ms: Annotated[
+        float,
+        typer.Option(
+            "--prefill-ms",
+            envvar=env("prefill-ms"),
+            min=0,
+            rich_help_panel=_TIMING,
+            help="fixed: a step's prefill.",
+        ),
+    ] = 20.0,
+    decode_ms: Annotated[
+        float,
+        typer.Option(
+            "--decode-ms", envvar=env("decode-ms"), min=0, rich_help_panel=_TIMING, help="fixed: a step's decode."
+        ),
+    ] = 10.0,
+    timing_param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--timing-param",
+            envvar=env("timing-param"),
+            rich_help_panel=_TIMING,
+            metavar="NAME=VALUE",
+            help="A coefficient of polynomial or batch, e.g. decode_base=4.8. Repeatable; a wrong name lists them.",
+        ),
+    ] = None,
+    speedup: Annotated[
+        float,
+        typer.Option(
+            "--speedup",
+            envvar=env("speedup"),
+            min=0,
+            rich_help_panel=_TIMING,
+            help="Divides every step's time; 0 is no delay at all.",
+        ),
+    ] = 1.0,
+    slow: Annotated[
+        float,
+        typer.Option(
+            "--slow",
+            envvar=env("slow"),
+            min=0.001,
+            rich_help_panel=_TIMING,
+            help="Multiplies every step's time: an engine that is slower than the others.",
+        ),
+    ] = 1.0,
+    kv_events: Annotated[
+        bool,
+        typer.Option(
+            "--kv-events/--no-kv-events",
+            envvar=env("kv-events"),
+            rich_help_panel=_FAULTS,
+            help="Publish KV events.",
+        ),
+    ] = True,
+    drop_events: Annotated[
+        float,
+        typer.Option(
+            "--drop-events",
+            envvar=env("drop-events"),
+            min=0,
+            max=1,
+            rich_help_panel=_FAULTS,
+            help="Share of KV-event frames that is lost (replay still has them).",
+        ),
+    ] = 0.0,
+    buffer_steps: Annotated[
+        int,
+        typer.Option(
+            "--buffer-steps",
+            envvar=env("buffer-steps"),
+            min=0,
+            rich_help_panel=_FAULTS,
+            help="KV-event frames kept for replay.",
+        ),
+    ] = 10_000,
+    prompt_tokens_details: Annotated[
+        bool,
+        typer.Option(
+            "--prompt-tokens-details/--no-prompt-tokens-details",
+            envvar=env("prompt-tokens-details"),
+            rich_help_panel=_FAULTS,
+            help="Report cached tokens in `usage`.",
+        ),
+    ] = True,
+    strict_reset: Annotated[
+        bool,
+        typer.Option(
+            "--strict-reset",
+            envvar=env("strict-reset"),
+            rich_help_panel=_FAULTS,
+            help="POST /reset_prefix_cache answers 409 while blocks are in use, instead of success: false.",
+        ),
+    ] = False,
+    exit_with_parent: Annotated[
+        bool,
+        typer.Option(
+            "--exit-with-parent",
+            envvar=env("exit-with-parent"),
+            rich_help_panel=_FAULTS,
+            help="End when standard input is closed or the parent process is gone.",
+        ),
+    ] = False,
+    output: Annotated[
+        OutputFormat,
+        typer.Option("-o", "--output", envvar=env("output"), help="text, or one JSON line when ready."),
+    ] = OutputFormat.TEXT,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            envvar=env("config"),
+            callback=load_config,
+            is_eager=True,
+            help="TOML or YAML file with these options as keys.",
+        ),
+    ] = None,
+) -> None:
+    """Run simulated engines: no GPU, vLLM's HTTP endpoints, metrics and KV events, timing of a real one.
+
+    Example: [bold]kvctl sim --count 4 --speedup 5[/bold], then
+    [bold]kvctl serve --worker http://127.0.0.1:8100 --worker http://127.0.0.1:8101[/bold] (and so on), or
+    [bold]curl http://127.0.0.1:8100/v1/completions -H 'content-type: application/json'
+    -d '{"prompt": "def main", "max_tokens": 8}'[/bold]
+    """
+    from bench.sim.api import ApiConfig
+    from bench.sim.engine import EngineConfig
+    from bench.sim.events import PublisherConfig
+    from bench.sim.process import HostConfig, PortError, run
+    from bench.sim.text import BUNDLED, TextError
+
+    for name, first in (("--port", port), ("--kv-port", kv_port), ("--replay-port", replay_port)):
+        if first and first + count - 1 > 65535:
+            raise Problem(f"{name} {first} leaves no room for {count} engines below 65536: choose a lower one")
+    capacity = num_blocks * block_size
+    try:
+        engine = EngineConfig(
+            block_size=block_size,
+            num_blocks=num_blocks,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len if max_model_len is not None else min(131072, capacity),
+            prefix_caching=prefix_caching,
+            seed=seed,
+        )
+        settings = HostConfig(
+            timing=_timing(timing, prefill_ms, decode_ms, timing_param or [], speedup, slow),
+            count=count,
+            host=host,
+            port=port,
+            kv_port=kv_port,
+            replay_port=replay_port,
+            engine=engine,
+            api=ApiConfig(model, default_output, prompt_tokens_details, strict_reset),
+            publisher=PublisherConfig(drop=drop_events, buffer_steps=buffer_steps, seed=seed),
+            kv_events=kv_events and prefix_caching,
+            tokenizer=tokenizer or BUNDLED,
+        )
+    except ValueError as error:
+        raise Problem(str(error)) from None
+
+    def ready(engines: list[EngineAddress]) -> None:
+        if output is OutputFormat.JSON:
+            _print_json(model, block_size, engines)
+        else:
+            _print_table(model, engines)
+
+    try:
+        run(settings, ready, exit_with_parent=exit_with_parent)
+    except PortError as error:
+        raise Problem(f"{error}; choose another port, or 0 for a free one", code=FAILED) from None
+    except TextError as error:
+        raise Problem(f"--tokenizer: {error}") from None
+
+
+def _timing(
+    name: TimingName, prefill_ms: float, decode_ms: float, params: list[str], speedup: float, slow: float
+) -> Timing:
+    from bench.sim.timing import BatchTiming, FixedTiming, PolynomialTiming, Timing, TimingModel
+
+    values: dict[str, float] = {}
+    for text in params:
+        key, _, value = text.partition("=")
+        try:
+            values[key.strip()] = float(value)
+        except ValueError:
+            raise Problem(f"--timing-param {text}: expected NAME=NUMBER") from None
+    if name is TimingName.FIXED:
+        values = {"prefill_ms": prefill_ms, "decode_ms": decode_ms} | values
+    kinds: dict[TimingName, type[PolynomialTiming | FixedTiming | BatchTiming]] = {
+        TimingName.POLYNOMIAL: PolynomialTiming,
+        TimingName.FIXED: FixedTiming,
+        TimingName.BATCH: BatchTiming,
+    }
+    kind = kinds[name]
+    unknown = values.keys() - kind.__dataclass_fields__.keys()
+    if unknown:
+        known = ", ".join(kind.__dataclass_fields__)
+        raise Problem(f"--timing-param: {name} has no {', '.join(sorted(unknown))}; it has {known}")
+    model: TimingModel = kind(**values)
+    return Timing(model, speedup, slow)
+
+
+def _print_json(model: str, block_size: int, engines: list[EngineAddress]) -> None:
+    import json
+
+    rows: list[dict[str, Any]] = [
+        {"id": engine.id, "url": engine.url, "kv": engine.kv, "replay": engine.replay} for engine in engines
+    ]
+    print(json.dumps({"event": "ready", "model": model, "block_size": block_size, "engines": rows}), flush=True)
+
+
+def _print_table(model: str, engines: list[EngineAddress]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("engine", "url", "KV events", "replay"):
+        table.add_column(heading, no_wrap=True)
+    for engine in engines:
+        table.add_row(engine.id, engine.url, engine.kv or "off", engine.replay or "off")
+    console.print(table)
+    first = engines[0].url
+    body = f'{{"model": "{model}", "prompt": "def main", "max_tokens": 8}}'
+    workers = " ".join(f"--worker {engine.url}" for engine in engines)
+    console.print(f"\nask one:   curl {first}/v1/completions -H 'content-type: application/json' -d '{body}'")
+    console.print(f"route:     kvctl serve {workers}", soft_wrap=True)
+    console.print("end:       Ctrl-C")
+    sys.stdout.flush()
