@@ -1,11 +1,14 @@
-"""Tokens -> block keys: one 64-bit key a full block, chained, so that a key names the whole prefix up to its block.
+"""Tokens -> block keys: one 64-bit key a full block, chained, so that a key names the whole prefix up to its
+block.
 
-The key space is our own. Engines' block hashes are opaque handles elsewhere (`index.py`); our keys are computed from
-token ids alone, both for a prompt and for the tokens inside a KV event, so no engine needs to share our hash function.
+The key space is our own. Engines' block hashes are opaque handles elsewhere (`index.py`); our keys are
+computed from token ids alone, both for a prompt and for the tokens inside a KV event, so no engine needs to
+share our hash function.
 
-Cost: about 2 ns a token, one compiled call for a prompt. The mixing step is the xor-shift-multiply finaliser of
-SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), applied once a token pair
-and once a block. A process may pick its own `seed`, which makes collisions impossible to prepare from outside.
+Cost: about 2 ns a token, one compiled call for a prompt. The mixing step is the xor-shift-multiply finaliser
+of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), applied once a
+token pair and once a block. A process may pick its own `seed`, which makes collisions impossible to prepare
+from outside.
 """
 
 from __future__ import annotations
@@ -30,7 +33,11 @@ def mix(value):  # type: ignore[no-untyped-def]
     return value ^ (value >> np.uint64(31))
 
 
-@njit(types.uint64(types.uint64, types.Array(types.uint32, 1, "C", readonly=True), types.int64, types.int64), cache=True, nogil=True)
+@njit(
+    types.uint64(types.uint64, types.Array(types.uint32, 1, "C", readonly=True), types.int64, types.int64),
+    cache=True,
+    nogil=True,
+)
 def chain(parent, tokens, start, stop):  # type: ignore[no-untyped-def]
     """The key of the block `tokens[start:stop]` whose prefix has the key `parent`."""
     acc = parent ^ _GOLDEN
@@ -47,9 +54,7 @@ def chain(parent, tokens, start, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(
-    types.Array(types.uint64, 1, "C")(
-        types.Array(types.uint32, 1, "C", readonly=True), types.int64, types.uint64
-    ),
+    types.Array(types.uint64, 1, "C")(types.Array(types.uint32, 1, "C", readonly=True), types.int64, types.uint64),
     cache=True,
     nogil=True,
 )
@@ -72,15 +77,16 @@ def block_keys(tokens: Tokens, block_size: int, root: int) -> Keys:
         root: what the chain starts from, see `root_key`.
 
     Returns:
-        uint64, shape (n // block_size,). Two prompts share `keys[:k]` exactly when their first k blocks are equal
-        (up to 64-bit collisions) and their roots are.
+        uint64, shape (n // block_size,). Two prompts share `keys[:k]` exactly when their first k blocks are
+        equal (up to 64-bit collisions) and their roots are.
     """
     keys: Keys = _block_keys(tokens, block_size, np.uint64(root))
     return keys
 
 
 def text_key(text: bytes, seed: int) -> int:
-    """A 64-bit key of some bytes (a LoRA name, a cache salt, an engine's extra keys). Not on the per-block path."""
+    """A 64-bit key of some bytes (a LoRA name, a cache salt, an engine's extra keys). Not on the per-block
+    path."""
     padded = text + b"\0" * (-len(text) % 4)
     tokens = np.frombuffer(padded, np.uint32)
     return int(chain(np.uint64(seed ^ len(text)), tokens, 0, len(tokens)))

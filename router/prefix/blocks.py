@@ -1,0 +1,336 @@
+"""Compiled: blocks and their handles, the upper half of the block table: attach, detach, evict, match.
+
+A kernel that runs out of a pool stops *before* it changes anything for the current block and returns a
+`NEED_*` code; `table.py` then grows or evicts, and calls again. Attach and detach are O(1) plus the flip of
+one set member; a match is O(depth) lookups plus O(set words) where the owner set changes.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from router.prefix import layout as at
+from router.prefix.owners import (
+    MARK,
+    erase_handle,
+    erase_node,
+    find_handle,
+    find_node,
+    flip,
+    handle_home,
+    lowest_bit,
+    put,
+    release_set,
+    set_word,
+)
+
+_ID = MARK - 1
+_ONE = np.uint64(1)
+_ZERO = np.uint64(0)
+_LOW6 = np.uint64(63)
+
+i64, u64, boolean, void = types.int64, types.uint64, types.boolean, types.void
+
+
+@njit(void(at.HANDLES_T, at.TABLE_T, at.STATE_T, at.SLOTS_T, i64), **at.KERNEL)
+def free_handle(handles, table, state, slots, h):
+    """Forget a handle everywhere but in its node's chain."""
+    erase_handle(handles, table, h)
+    slot = handles[h].slot
+    after = handles[h].slot_next
+    before = handles[h].slot_prev
+    if before >= 0:
+        handles[before].slot_next = after
+    else:
+        slots[slot, 0] = after
+    if after >= 0:
+        handles[after].slot_prev = before
+    slots[slot, 1] -= 1
+    handles[h].tiers = 0
+    handles[h].next = state[at.HANDLE_FREE]
+    state[at.HANDLE_FREE] = h
+    state[at.HANDLE_LIVE] -= 1
+
+
+@njit(void(at.NODES_T, at.TABLE_T, at.STATE_T, i64), **at.KERNEL)
+def free_node(nodes, table, state, n):
+    erase_node(nodes, table, n)
+    nodes[n].set = -1
+    nodes[n].head = state[at.NODE_FREE]
+    state[at.NODE_FREE] = n
+    state[at.NODE_LIVE] -= 1
+
+
+@njit(i64(*at.CORE, i64, i64), **at.KERNEL)
+def detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, tier):
+    """Handle `h` no longer stands for its block in `tier`. Returns 0, or a NEED code and nothing has
+    changed."""
+    bit = 1 << tier
+    n = handles[h].node
+    slot = handles[h].slot
+    shared = False
+    if handles[h].twin != 0:
+        other = nodes[n].head
+        while other >= 0:
+            if other != h and handles[other].slot == slot and (handles[other].tiers & bit) != 0:
+                shared = True
+                break
+            other = handles[other].next
+    if not shared:
+        mark = nodes[n].set & MARK
+        owner = flip(sets, stab, words, state, nodes[n].set & _ID, tier, slot)
+        if owner < 0:
+            return owner
+        nodes[n].set = owner | mark
+    left = handles[h].tiers & ~bit
+    handles[h].tiers = left
+    if left == 0:
+        after = handles[h].next
+        before = handles[h].prev
+        if before >= 0:
+            handles[before].next = after
+        else:
+            nodes[n].head = after
+        if after >= 0:
+            handles[after].prev = before
+        free_handle(handles, htab, state, slots, h)
+        if nodes[n].head < 0:
+            free_node(nodes, ntab, state, n)
+    return 0
+
+
+@njit(i64(*at.CORE, i64), **at.KERNEL)
+def detach_all(nodes, ntab, handles, htab, sets, stab, words, state, slots, h):
+    """`detach` in every tier: the handle is gone afterwards. Returns 0 or a NEED code (call again)."""
+    for tier in range(at.TIERS):
+        if (handles[h].tiers & (1 << tier)) != 0:
+            need = detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, tier)
+            if need < 0:
+                return need
+    return 0
+
+
+@njit(i64(*at.CORE, i64, i64, u64, u64), **at.KERNEL)
+def attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, tier, engine_hash, key):
+    """`slot` holds the block `key` in `tier` under the handle `engine_hash`.
+
+    Returns the handle's index and sets state[FRESH] to 1 if this is new and 0 if it was known; or a NEED code. A handle that
+    stood for another block before is moved: the engine's latest word counts.
+    """
+    bit = 1 << tier
+    n = find_node(nodes, ntab, key)
+    h = find_handle(handles, htab, slot, engine_hash)
+    if h >= 0 and handles[h].node != n:
+        need = detach_all(nodes, ntab, handles, htab, sets, stab, words, state, slots, h)
+        if need < 0:
+            return need
+        h = -1
+    if h >= 0 and (handles[h].tiers & bit) != 0:
+        nodes[n].set |= MARK
+        state[at.FRESH] = 0
+        return h
+    if h < 0 and state[at.HANDLE_FREE] < 0 and state[at.HANDLE_TOP] >= handles.shape[0]:
+        return at.NEED_HANDLES
+    if n < 0 and state[at.NODE_FREE] < 0 and state[at.NODE_TOP] >= nodes.shape[0]:
+        return at.NEED_NODES
+
+    owner = 0
+    if n >= 0:
+        owner = nodes[n].set & _ID
+    group = (slot >> 6) * at.TIERS
+    member = _ONE << (np.uint64(slot) & _LOW6)
+    twin = False
+    if h < 0:
+        for t in range(at.TIERS):
+            if (set_word(sets, words, owner, group + t) & member) != _ZERO:
+                twin = True
+    if (set_word(sets, words, owner, group + tier) & member) == _ZERO:
+        owner = flip(sets, stab, words, state, owner, tier, slot)
+        if owner < 0:
+            return owner
+
+    if n < 0:
+        if state[at.NODE_FREE] >= 0:
+            n = state[at.NODE_FREE]
+            state[at.NODE_FREE] = nodes[n].head
+        else:
+            n = state[at.NODE_TOP]
+            state[at.NODE_TOP] += 1
+        state[at.NODE_LIVE] += 1
+        nodes[n].key = key
+        nodes[n].head = -1
+        put(ntab, key, n)
+    nodes[n].set = owner | MARK
+
+    if h < 0:
+        if state[at.HANDLE_FREE] >= 0:
+            h = state[at.HANDLE_FREE]
+            state[at.HANDLE_FREE] = handles[h].next
+        else:
+            h = state[at.HANDLE_TOP]
+            state[at.HANDLE_TOP] += 1
+        state[at.HANDLE_LIVE] += 1
+        handles[h].hash = engine_hash
+        handles[h].node = n
+        handles[h].slot = slot
+        handles[h].tiers = 0
+        handles[h].twin = 0
+        if twin:
+            handles[h].twin = 1
+            other = nodes[n].head
+            while other >= 0:
+                if handles[other].slot == slot:
+                    handles[other].twin = 1
+                other = handles[other].next
+        first = nodes[n].head
+        handles[h].next = first
+        handles[h].prev = -1
+        if first >= 0:
+            handles[first].prev = h
+        nodes[n].head = h
+        head = slots[slot, 0]
+        handles[h].slot_next = head
+        handles[h].slot_prev = -1
+        if head >= 0:
+            handles[head].slot_prev = h
+        slots[slot, 0] = h
+        slots[slot, 1] += 1
+        put(htab, handle_home(engine_hash, slot), h)
+    handles[h].tiers |= bit
+    state[at.FRESH] = 1
+    return h
+
+
+@njit(i64(*at.CORE, i64, i64), **at.KERNEL)
+def drain(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, budget):
+    """Forget up to `budget` handles of a slot. Returns 0 or a NEED code (call again)."""
+    while budget > 0 and slots[slot, 0] >= 0:
+        need = detach_all(nodes, ntab, handles, htab, sets, stab, words, state, slots, slots[slot, 0])
+        if need < 0:
+            return need
+        budget -= 1
+    return 0
+
+
+@njit(i64(*at.CORE, i64), **at.KERNEL)
+def evict(nodes, ntab, handles, htab, sets, stab, words, state, slots, count):
+    """Forget `count` nodes by CLOCK: a marked node loses its mark, an unmarked one goes. Returns nodes
+    forgotten."""
+    top = state[at.NODE_TOP]
+    hand = state[at.HAND]
+    gone = 0
+    steps = 2 * top
+    while gone < count and steps > 0:
+        if hand >= top:
+            hand = 0
+        if nodes[hand].set >= 0:
+            if (nodes[hand].set & MARK) != 0:
+                nodes[hand].set &= _ID
+            else:
+                h = nodes[hand].head
+                while h >= 0:
+                    after = handles[h].next
+                    free_handle(handles, htab, state, slots, h)
+                    h = after
+                release_set(sets, stab, state, nodes[hand].set)
+                free_node(nodes, ntab, state, hand)
+                gone += 1
+        hand += 1
+        steps -= 1
+    state[at.HAND] = hand
+    return gone
+
+
+@njit(
+    void(
+        at.NODES_T,
+        at.TABLE_T,
+        at.SETS_T,
+        at.WORDS_T,
+        at.U64S,
+        types.uint64[::1],
+        boolean,
+        types.uint64[::1],
+        types.int64[:, ::1],
+    ),
+    **at.KERNEL,
+)
+def match(nodes, ntab, sets, words, keys, members, mark, scratch, out):
+    """Walk `keys` and write, for every slot, the contiguous blocks a tier, each tier from where the last
+    stopped.
+
+    Args:
+        members: one bit a slot that takes part, uint64 (w,).
+        mark: whether the nodes passed get their second chance from eviction.
+        scratch: uint64, at least 2 * TIERS * w entries; contents do not matter.
+        out: int64, (TIERS + 1, slots): extensions a tier; the last row is working space.
+    """
+    groups = members.shape[0]
+    width = groups * at.TIERS
+    alive = scratch[:width]
+    held = scratch[width : 2 * width]
+    alive[:] = _ZERO
+    held[:] = _ZERO
+    out[:] = 0
+    for g in range(groups):
+        alive[g * at.TIERS] = members[g]
+    previous = 0
+    count = keys.shape[0]
+    depth = 0
+    while depth < count:
+        n = find_node(nodes, ntab, keys[depth])
+        owner = np.int64(0)
+        if n >= 0:
+            stamped = nodes[n].set
+            owner = stamped & _ID
+            if mark and (stamped & MARK) == 0:
+                nodes[n].set = stamped | MARK
+        if depth > 0 and owner == previous:
+            depth += 1
+            continue
+        if previous != 0:
+            first = sets[previous].offset
+            for k in range(first, first + sets[previous].words):
+                if words[k].index < width:
+                    held[words[k].index] = _ZERO
+        if owner != 0:
+            first = sets[owner].offset
+            for k in range(first, first + sets[owner].words):
+                if words[k].index < width:
+                    held[words[k].index] = words[k].bits
+        previous = owner
+        some = _ZERO
+        for g in range(groups):
+            base = g * at.TIERS
+            carry = _ZERO
+            for tier in range(at.TIERS):
+                here = alive[base + tier]
+                if (here | carry) == _ZERO:
+                    continue
+                bits = held[base + tier]
+                stop = here & ~bits
+                if depth > 0:
+                    left = stop
+                    while left != _ZERO:
+                        slot = g * 64 + lowest_bit(left)
+                        out[tier, slot] = depth - out[at.TIERS, slot]
+                        out[at.TIERS, slot] = depth
+                        left &= left - _ONE
+                stay = (here | carry) & bits
+                carry = stop | (carry & ~bits)
+                alive[base + tier] = stay
+                some |= stay
+        if some == _ZERO:
+            return
+        depth += 1
+    if count > 0:
+        for g in range(groups):
+            for tier in range(at.TIERS):
+                left = alive[g * at.TIERS + tier]
+                while left != _ZERO:
+                    slot = g * 64 + lowest_bit(left)
+                    out[tier, slot] = count - out[at.TIERS, slot]
+                    left &= left - _ONE
