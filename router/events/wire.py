@@ -168,8 +168,8 @@ _array_removed = msgspec.msgpack.Decoder(_ArrayRemoved)
 def unpack(raw, offset, out, limit):  # type: ignore[no-untyped-def]
     """Unpack msgpack integers and byte strings from `raw[offset:]` into `out`.
 
-    A negative integer is taken as its 64 bits, a byte string as its last eight bytes, big endian. With `limit` 1 only integers
-    of 0 to 2**32 - 1 are allowed (token ids). Returns 0, or -1 at anything else.
+    A negative integer is taken as its 64 bits, a byte string as its last eight bytes, big endian. With `limit` 1
+    only integers of 0 to 2**32 - 1 are allowed (token ids). Returns 0, or -1 at anything else.
     """
     i = offset
     end = raw.shape[0]
@@ -240,8 +240,7 @@ def _numbers(raw: msgspec.Raw, limit: int) -> Hashes:
         raise WireError("a list is longer than its frame")
     out = np.empty(count, np.uint64)
     if unpack(data, offset, out, limit) < 0:
-        raise WireError("token ids must be integers of 32 bits" if limit else "a block hash is no integer and
-        no bytes")
+        raise WireError("token ids must be integers of 32 bits" if limit else "a block hash is neither")
     return out
 
 

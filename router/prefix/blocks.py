@@ -117,8 +117,8 @@ def detach_all(nodes, ntab, handles, htab, sets, stab, words, state, slots, h):
 def attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, tier, engine_hash, key):
     """`slot` holds the block `key` in `tier` under the handle `engine_hash`.
 
-    Returns the handle's index and sets state[FRESH] to 1 if this is new and 0 if it was known; or a NEED code. A handle that
-    stood for another block before is moved: the engine's latest word counts.
+    Returns the handle's index and sets state[FRESH] to 1 if this is new and 0 if it was known; or a NEED code.
+    A handle that stood for another block before is moved: the engine's latest word counts.
     """
     bit = 1 << tier
     n = find_node(nodes, ntab, key)

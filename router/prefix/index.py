@@ -67,7 +67,8 @@ class PrefixIndex:
 
     Args:
         seed: of the block keys; the same as for the requests' keys.
-        limit_bytes: what the arrays may take. The smallest possible table (about 40 KB, and 130 bytes a slot) is always there.
+        limit_bytes: what the arrays may take. The smallest possible table (about 40 KB, and
+            130 bytes a slot) is always there.
         slots: how many slots to start with; `ensure_slots` adds.
     """
 
@@ -132,8 +133,8 @@ class PrefixIndex:
         """Blocks that `slot` now holds in `tier`. Returns how many of them were new.
 
         A store whose parent is unknown is an orphan: it can never be matched, so it is ignored and counted. At a root,
-        `lora_name` and the cache salt decide where the chain starts (`hashing.root_key`). An `extra_keys` entry gives its block a
-        key of its own, except that vLLM repeats the lora name there (dropped), and puts the cache salt, a lone string,
+        `lora_name` and the cache salt decide where the chain starts (`hashing.root_key`). An `extra_keys` entry
+        gives its block a key of its own, except that vLLM repeats the lora name there (dropped), and puts the cache salt, a lone string,
         into the entry of the first block (taken as the salt).
 
         Raises ValueError if the tokens do not cover the blocks.

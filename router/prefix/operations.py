@@ -48,7 +48,8 @@ def store(
 ):  # fmt: skip
     """A BlockStored: chain our keys from the parent's and attach every block.
 
-    `kind` says what `parent` is: NO_PARENT the root key, PARENT_HASH an engine hash, PARENT_KNOWN a key (a second call).
+    `kind` says what `parent` is: NO_PARENT the root key, PARENT_HASH an engine hash, PARENT_KNOWN a key
+    (a second call).
     Returns ORPHAN if the parent is unknown. Known blocks are counted in state[DUPLICATES].
     """
     state[at.NEED] = 0
