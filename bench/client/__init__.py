@@ -1,0 +1,1 @@
+"""The load generator: its own sockets, its own timestamps (the measurement contract)."""

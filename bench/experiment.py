@@ -1,0 +1,253 @@
+"""The run: arms made ready, then block after block, each on a fleet proven cold. Only measures; judging is
+`verdict`.
+
+Touches the network through `control` and `client`. One arm gets requests at a time. Cancelling the task ends
+the run at once and keeps the blocks that were complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bench.arms import Arm, ArmError
+from bench.client.load import BlockRun, BodyStyle, LoadGenerator
+from bench.client.timing import Timing
+from bench.cold import ColdProof, ColdStarter, Nonces, first_is_cold, nonce_length, samples_by_worker, unexplained
+from bench.control import Control, Unreachable
+from bench.design import Block
+from bench.guards import BlockFacts
+from bench.metrics import Measured
+from bench.workload.describe import PrefixKeys
+from bench.workload.model import Request, Workload
+from bench.workload.tokens import Piece, PieceText, Tokens, piece_key
+
+READY_PATIENCE = 60.0
+WARM_UP = 16
+SETTLE = 0.15
+
+
+@dataclass(slots=True)
+class BlockResult:
+    """One finished block. `interrupted`: it was stopped half way and counts in no metric."""
+
+    block: Block
+    arm: Arm
+    facts: BlockFacts
+    proof: ColdProof
+    start: float
+    interrupted: bool = False
+    unexplained: int = 0
+
+
+@dataclass(slots=True)
+class Experiment:
+    """All that was measured, in the order in which it was. `broken`: what ended the run before its end,
+    `stopped`: the time limit that did.
+    """
+
+    model: str
+    way: str
+    blocks: list[BlockResult] = field(default_factory=list)
+    interrupted: bool = False
+    broken: str | None = None
+    stopped: str | None = None
+    versions: dict[str, str | None] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Who watches the run: a display, a log, nobody."""
+
+    def planned(self, arms: Sequence[Arm], blocks: Sequence[Block], way: str) -> None: ...
+    def block_started(self, block: Block, requests: Sequence[Request]) -> None: ...
+    def request_done(self, block: Block, timing: Timing) -> None: ...
+    def block_ended(self, result: BlockResult) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the run is made. `model` None: the one that the arms serve. `timeout`: seconds for one request.
+    `extra`: merged into each body. `duration`: seconds; no round begins that would end later.
+    """
+
+    model: str | None = None
+    timeout: float = 120.0
+    extra: dict[str, object] = field(default_factory=dict)
+    duration: float | None = None
+
+
+async def run(
+    workload: Workload, arms: Sequence[Arm], blocks: Sequence[Block], options: RunOptions, observer: Observer
+) -> Experiment:
+    """Runs all blocks.
+
+    Raises:
+        ArmError: an arm cannot be reached or does not serve before the first block.
+    """
+    async with Control() as control:
+        runner = _Runner(workload, arms, options, observer, control)
+        try:
+            await runner.prepare(blocks)
+            for block in blocks:
+                if runner.out_of_time(block) or not await runner.block(block):
+                    break
+        except asyncio.CancelledError:
+            runner.experiment.interrupted = True
+        except Unreachable as error:
+            if not runner.experiment.blocks:
+                raise ArmError(str(error)) from error
+            runner.experiment.broken = str(error)
+        finally:
+            runner.generator.pool.close()
+        return runner.experiment
+
+
+class _Runner:
+    """State of a run: who is cold, what the block before left in the caches."""
+
+    def __init__(
+        self, workload: Workload, arms: Sequence[Arm], options: RunOptions, observer: Observer, control: Control
+    ) -> None:
+        self._workload = workload
+        self._arms = arms
+        self._options = options
+        self._observer = observer
+        self._control = control
+        self._text = PieceText(workload.vocabulary)
+        self._keys = PrefixKeys(workload.vocabulary)
+        self._samples: dict[str, list[Tokens]] = {}
+        self._starter: ColdStarter | None = None
+        self._nonces: Nonces | None = None
+        self.generator = LoadGenerator(self._text, timeout=options.timeout)
+        self.experiment = Experiment("", "reset")
+        self._began = asyncio.get_running_loop().time()
+
+    async def prepare(self, blocks: Sequence[Block]) -> None:
+        """Every arm serves; the way to a cold fleet is chosen; connections are open and code is warm."""
+        model = await self._model()
+        self.experiment.model = model
+        engines = self._arms[0].engines if all(arm.engines for arm in self._arms) else ()
+        starter = ColdStarter(self._control, engines, model, self._workload.vocabulary)
+        for arm in self._arms:
+            await self._warm(arm, model)
+            self.experiment.versions[arm.name] = await self._control.version(arm.url)
+        if await starter.can_reset():
+            self._starter = starter
+        else:
+            self._nonces = Nonces(nonce_length(starter.block_sizes))
+            self.experiment.way = "nonce"
+        self._observer.planned(self._arms, blocks, self.experiment.way)
+
+    async def _model(self) -> str:
+        longest = max(request.prompt_len + request.output_len for request in self._workload.requests)
+        names: list[set[str]] = []
+        for arm in self._arms:
+            served = await self._served(arm)
+            names.append(set(served))
+            for name, limit in served.items():
+                if limit is not None and longest > limit and self._options.model in (None, name):
+                    raise ArmError(
+                        f"the longest request needs {longest} tokens, model {name} on {arm.name} takes {limit}"
+                    )
+        if self._options.model is not None:
+            return self._options.model
+        common = set.intersection(*names)
+        if len(common) != 1:
+            raise ArmError(f"the arms serve {sorted(common) or 'no common model'}: name one with --model")
+        return common.pop()
+
+    async def _served(self, arm: Arm) -> dict[str, int | None]:
+        """The arm's models; waits until it has one."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READY_PATIENCE
+        while True:
+            last = "it lists no model"
+            try:
+                models = await self._control.models(arm.url)
+                if models:
+                    return models
+            except Unreachable as error:
+                last = str(error)
+            if loop.time() > deadline:
+                raise ArmError(f"arm {arm.name} does not serve: {last}")
+            await asyncio.sleep(0.1)
+
+    async def _warm(self, arm: Arm, model: str) -> None:
+        """A few prompts of no workload through the arm: it works, its connections are open, its code is warm."""
+        key = piece_key("warm-up", arm.name)
+        requests = [Request(f"warm{i}", "", 0, "", 0, 0.02 * i, 2, (Piece(key ^ (i + 1), 64),)) for i in range(WARM_UP)]
+        style = BodyStyle(model, self._options.extra)
+        run = await self.generator.run(requests, arm.target, style, label="warm-up")
+        bad = next((timing for timing in run.timings if not timing.ok), None)
+        if bad is not None:
+            raise ArmError(f"arm {arm.name} does not serve: {bad.error} {bad.detail}".rstrip())
+
+    def out_of_time(self, block: Block) -> bool:
+        """Whether `block` begins a round that would end after the time allowed. The first round always runs."""
+        limit, spent = self._options.duration, asyncio.get_running_loop().time() - self._began
+        begins = not self.experiment.blocks or self.experiment.blocks[-1].block.round != block.round
+        if limit is None or not begins or not block.round or spent * (1 + 1 / block.round) <= limit:
+            return False
+        self.experiment.stopped = f"stopped by --duration after {block.round} rounds"
+        return True
+
+    async def block(self, block: Block) -> bool:
+        """Runs one block; False if the run was stopped in it."""
+        arm = self._arms[block.arm]
+        requests = self._workload.of_slice(block.round)
+        proof = await self._cold(block)
+        before = await self._control.workers(arm.admin) if arm.admin else None
+        self._observer.block_started(block, requests)
+        run = await self.generator.run(
+            requests,
+            arm.target,
+            BodyStyle(self.experiment.model, self._options.extra, proof.lead),
+            label=f"b{block.index}",
+            on_done=lambda timing: self._observer.request_done(block, timing),
+        )
+        result = await self._result(block, arm, run, proof, before)
+        self.experiment.blocks.append(result)
+        self._observer.block_ended(result)
+        self.experiment.interrupted = run.interrupted
+        return not run.interrupted
+
+    async def _cold(self, block: Block) -> ColdProof:
+        if self._starter is None:
+            assert self._nonces is not None
+            return ColdProof("nonce", lead=self._nonces.lead(block.index))
+        proof = await self._starter.start(self._samples)
+        for arm in self._arms:
+            if arm.admin:
+                await self._control.reset_router(arm.admin)
+        await asyncio.sleep(SETTLE)
+        return proof
+
+    async def _result(
+        self, block: Block, arm: Arm, run: BlockRun, proof: ColdProof, before: frozenset[str] | None
+    ) -> BlockResult:
+        decisions, after = {}, None
+        if arm.admin and not run.interrupted:
+            decisions = await self._control.decisions(arm.admin, 2 * len(run.requests) + 100)
+            after = await self._control.workers(arm.admin)
+        measured = [
+            Measured(request, timing, decisions.get(timing.decision or ""))
+            for request, timing in zip(run.requests, run.timings, strict=True)
+        ]
+        keys = PrefixKeys(self._workload.vocabulary, proof.lead) if proof.lead else self._keys
+        result = BlockResult(block, arm, BlockFacts(measured, run.watch, before, after), proof, run.start)
+        result.interrupted = run.interrupted
+        if not run.interrupted:
+            result.unexplained = unexplained(run, keys)
+            self._check_cold(result, run)
+            self._samples = samples_by_worker(run, self._text)
+        return result
+
+    def _check_cold(self, result: BlockResult, run: BlockRun) -> None:
+        if result.unexplained:
+            result.proof.reasons.append(
+                f"{result.unexplained} requests report more cached tokens than this block's own prompts explain"
+            )
+        if result.proof.way == "nonce" and not first_is_cold(run):
+            result.proof.reasons.append("the first request of the block was not cold in spite of its nonce")

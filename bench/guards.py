@@ -1,0 +1,131 @@
+"""What can void a run: the client was the bottleneck, the load was not delivered, the arms did different
+work.
+
+Each guard is one function from what was measured to sentences; a sentence is a reason why the verdict is not
+valid. Pure. The thresholds are fields of `Limits`, so that a user who knows better can say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.client.load import SelfWatch
+from bench.metrics import Measured, reports_cached
+from bench.stats import percentile
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Lags are shares of the arm's median TTFT, `lag_floor` (seconds) is never too much.
+
+    `rate`: by how much the achieved request rate may miss the schedule; `errors`: how far the arms' error
+    rates may be apart; `lengths`: share of answers of another length than asked for.
+    """
+
+    cpu: float = 0.8
+    lag_mean: float = 0.05
+    lag_p99: float = 0.5
+    lag_floor: float = 0.002
+    rate: float = 0.02
+    errors: float = 0.01
+    lengths: float = 0.01
+
+
+@dataclass(slots=True)
+class BlockFacts:
+    """What the guards need to know of one block."""
+
+    measured: Sequence[Measured]
+    watch: SelfWatch
+    workers_before: frozenset[str] | None = None
+    workers_after: frozenset[str] | None = None
+
+
+def client(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]:
+    """The load generator: CPU, sending lag, loop lag."""
+    reasons = []
+    cpu = max((block.watch.cpu for block in blocks), default=0.0)
+    if cpu > limits.cpu:
+        reasons.append(f"{name}: the client used {cpu:.0%} of a core in one block (limit {limits.cpu:.0%})")
+    lags = np.array([m.timing.sched_lag for block in blocks for m in block.measured])
+    lags = lags[~np.isnan(lags)]
+    ttfts = np.array([m.timing.ttft for block in blocks for m in block.measured])
+    if not len(lags) or not len(ttfts):
+        return reasons
+    median = percentile(ttfts, 50)
+    mean, p99 = float(lags.mean()), percentile(lags, 99)
+    if mean > max(limits.lag_floor, limits.lag_mean * median):
+        reasons.append(f"{name}: requests were sent {mean * 1000:.1f} ms late on average (median TTFT {_ms(median)})")
+    if p99 > max(limits.lag_floor, limits.lag_p99 * median):
+        reasons.append(f"{name}: 1 % of requests were sent over {p99 * 1000:.1f} ms late (median TTFT {_ms(median)})")
+    loop = np.array([lag for block in blocks for lag in block.watch.loop_lag])
+    if len(loop) and percentile(loop, 99) > max(limits.lag_floor, limits.lag_p99 * median):
+        late = percentile(loop, 99)
+        reasons.append(f"{name}: the client's event loop was over {late * 1000:.1f} ms late 1 % of the time")
+    return reasons
+
+
+def delivered(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]:
+    """The load: as many requests in the time that the schedule says."""
+    planned = achieved = 0.0
+    for block in blocks:
+        sent = [m.timing.t_send for m in block.measured if m.timing.t_send == m.timing.t_send]
+        if len(sent) > 1:
+            planned += block.measured[-1].timing.t_sched - block.measured[0].timing.t_sched
+            achieved += max(sent) - min(sent)
+    if planned <= 0:
+        return []
+    off = achieved / planned - 1
+    return [f"{name}: the request rate missed the schedule by {off:+.1%}"] if abs(off) > limits.rate else []
+
+
+def lengths(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]:
+    """The work: answers of the length asked for, prompts counted as they were sent."""
+    good = [m for block in blocks for m in block.measured if m.timing.ok]
+    if not good:
+        return []
+    wrong = sum(m.timing.n_out != m.request.output_len for m in good)
+    if wrong > limits.lengths * len(good):
+        return [f"{name}: {wrong} of {len(good)} answers had another length than asked for (is ignore_eos honoured?)"]
+    return []
+
+
+def same_workers(name: str, blocks: Sequence[BlockFacts]) -> list[str]:
+    """The fleet: the same workers before and after each block, and from block to block."""
+    seen = {w for block in blocks for w in (block.workers_before, block.workers_after) if w is not None}
+    if len(seen) > 1:
+        return [f"{name}: the set of workers changed during the run"]
+    return []
+
+
+def errors(arms: dict[str, Sequence[BlockFacts]], limits: Limits) -> list[str]:
+    """Failures: not so many more in one arm that its percentiles mean something else."""
+    rates = {}
+    for name, blocks in arms.items():
+        every = [m for block in blocks for m in block.measured]
+        if every:
+            rates[name] = sum(not m.timing.ok for m in every) / len(every)
+    if not rates:
+        return []
+    worst, best = max(rates, key=lambda n: rates[n]), min(rates, key=lambda n: rates[n])
+    if rates[worst] - rates[best] > limits.errors:
+        return [f"{worst} failed {rates[worst]:.1%} of its requests, {best} {rates[best]:.1%}"]
+    if rates[best] > 0.5:
+        return [f"more than half of all requests failed ({rates[best]:.0%} in {best})"]
+    return []
+
+
+def reporting(arms: dict[str, Sequence[BlockFacts]]) -> list[str]:
+    """Cached tokens: every arm's engines report them, else there is no proof of a cold start."""
+    return [
+        f"{name}: no answer reports cached tokens (vLLM: --enable-prompt-tokens-details)"
+        for name, blocks in arms.items()
+        if blocks and not reports_cached(m for block in blocks for m in block.measured)
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"

@@ -1,0 +1,260 @@
+"""What a run leaves behind: result.json, requests.jsonl, summary.csv (and report.md, report.html, by
+`report/`).
+
+The shape of result.json is fixed by `SCHEMA_VERSION`; keys are only ever added. Writes files, reads the
+machine's own description; nothing else.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import math
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from bench.arms import Fleet
+from bench.design import Block
+from bench.experiment import BlockResult, Experiment
+from bench.metrics import Measured
+from bench.verdict import ArmResult, Verdict
+from bench.workload.describe import Summary
+from bench.workload.model import Workload
+
+SCHEMA_VERSION = 1
+PACKAGES = ("numpy", "uvloop", "httptools", "msgspec", "numba", "pyzmq", "httpx")
+
+
+@dataclass(slots=True)
+class Provenance:
+    """Where a result comes from. `version`: of the program that made it."""
+
+    version: str
+    argv: list[str]
+    seed: int
+    workload: Workload
+    summary: Summary
+    fleet: Fleet
+    options: dict[str, object] = field(default_factory=dict)
+
+
+def result(
+    verdict: Verdict, experiment: Experiment, plan: Sequence[Block], provenance: Provenance
+) -> dict[str, object]:
+    """The content of result.json."""
+    names = [arm.arm.name for arm in verdict.arms]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "provenance": {
+            "kvctl": provenance.version,
+            "workload_sha256": provenance.workload.sha256,
+            "seed": provenance.seed,
+            "argv": provenance.argv,
+            "host": host(),
+            "packages": packages(),
+            "workload": {
+                "name": provenance.workload.name,
+                "facts": provenance.workload.facts,
+                "notes": provenance.workload.notes,
+                "summary": asdict(provenance.summary),
+            },
+            "fleet": {"description": provenance.fleet.description, **provenance.fleet.facts},
+            "model": experiment.model,
+            "versions": experiment.versions,
+            "options": provenance.options,
+        },
+        "design": {
+            "order": [names[block.arm] for block in plan],
+            "rounds": len({block.round for block in plan}),
+            "cold_start": experiment.way,
+            "blocks": [_block(block) for block in experiment.blocks],
+        },
+        "arms": [_arm(arm) for arm in verdict.arms],
+        "comparisons": [
+            {
+                "metric": c.metric,
+                "base": c.base,
+                "other": c.other,
+                "ratio": c.found.ratio,
+                "ci95": list(c.found.ci95) if c.found.ci95 else None,
+                "p": c.found.p,
+                "p_holm": c.p_holm,
+                "claimed": c.claimed,
+            }
+            for c in verdict.comparisons
+        ],
+        "verdict": {
+            "valid": verdict.valid,
+            "reasons": verdict.reasons,
+            "gates": [
+                {"gate": judged.gate.text, "result": str(judged.result), "why": judged.why} for judged in verdict.gates
+            ],
+            "notes": verdict.notes,
+            "summary": verdict.sentences,
+            "exit_code": verdict.exit_code,
+        },
+    }
+
+
+def _arm(arm: ArmResult) -> dict[str, object]:
+    every = arm.measured
+    return {
+        "mode": arm.arm.mode if arm.arm.mode != "url" else arm.arm.name,
+        "name": arm.arm.name,
+        "blocks": len(arm.blocks),
+        "requests": len(every),
+        "failed": sum(not m.timing.ok for m in every),
+        "metrics": arm.metrics,
+        "stable": arm.stability.stable,
+        "in_flight": {"middle": arm.stability.middle, "end": arm.stability.end},
+        "workers": arm.workers,
+        "failures": arm.failures,
+        "events": _events(every),
+        "client_cpu": max((block.facts.watch.cpu for block in arm.blocks), default=None),
+    }
+
+
+def _events(every: Sequence[Measured]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for m in every:
+        for name, count in asdict(m.timing.events).items():
+            total[name] = total.get(name, 0) + count
+    total["coalesced"] = sum(m.timing.coalesced for m in every)
+    return total
+
+
+def _block(block: BlockResult) -> dict[str, object]:
+    watch = block.facts.watch
+    return {
+        "index": block.block.index,
+        "round": block.block.round,
+        "arm": block.arm.name,
+        "cold": {
+            "way": block.proof.way,
+            "proven": block.proof.proven,
+            "probes": block.proof.probes,
+            "resets": block.proof.resets,
+            "reasons": block.proof.reasons,
+        },
+        "client": {
+            "cpu": watch.cpu,
+            "loop_lag_max_ms": max(watch.loop_lag, default=0.0) * 1000,
+            "wall_s": watch.wall,
+            "connections_opened": watch.connections,
+            "resent_on_new_connection": watch.retried,
+        },
+        "interrupted": block.interrupted,
+    }
+
+
+def host() -> dict[str, object]:
+    """The machine, as far as it explains a number. No names, no addresses."""
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
+
+
+def packages() -> dict[str, str]:
+    """Versions of what measures."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def rows(experiment: Experiment) -> Iterator[dict[str, object]]:
+    """One row a request, in the order of the run. Times t_* are seconds from the block's start."""
+    for block in experiment.blocks:
+        for m in block.facts.measured:
+            yield _row(block, m)
+
+
+def _row(block: BlockResult, m: Measured) -> dict[str, object]:
+    timing, request = m.timing, m.request
+    times = {
+        name: _number(moment - block.start)
+        for name, moment in (
+            ("t_sched", timing.t_sched),
+            ("t_send", timing.t_send),
+            ("t_hdr", timing.t_hdr),
+            ("t_first", timing.t_first),
+            ("t_last", timing.t_last),
+            ("t_end", timing.t_end),
+        )
+    }
+    latencies = {
+        name: _number(m.value(name))
+        for name in ("ttft_ms", "ttft_send_ms", "sched_lag_ms", "itl_ms", "stall_ms", "e2e_ms", "drain_ms")
+    }
+    return {
+        "id": request.id,
+        "arm": block.arm.name,
+        "block": block.block.index,
+        "round": block.block.round,
+        "session": request.session,
+        "turn": request.turn,
+        "group": request.group,
+        "ok": timing.ok,
+        "error": timing.error,
+        "detail": timing.detail,
+        "status": timing.status,
+        "worker": timing.worker,
+        "decision": timing.decision,
+        "decide_us": m.decision.decide_us if m.decision else None,
+        "prompt_tokens": timing.prompt_tokens if timing.prompt_tokens is not None else request.prompt_len,
+        "cached_tokens": timing.cached_tokens,
+        "predicted_cached_tokens": m.decision.predicted if m.decision else None,
+        "output_planned": request.output_len,
+        "output_tokens": timing.n_out,
+        "output_tokens_source": timing.n_out_source,
+        **times,
+        **latencies,
+        "first_chunk_tokens": timing.n_first,
+        "coalesced": timing.coalesced,
+        "resent": timing.retried,
+        "events": asdict(timing.events),
+        "interrupted": block.interrupted,
+    }
+
+
+def _number(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None
+
+
+def summary_rows(verdict: Verdict) -> list[dict[str, object]]:
+    """summary.csv: a row an arm and metric."""
+    found: list[dict[str, object]] = []
+    for arm in verdict.arms:
+        for name, value in arm.metrics.items():
+            stats = value if isinstance(value, dict) else {"value": value}
+            found += [
+                {"arm": arm.arm.name, "metric": name, "statistic": stat, "value": number}
+                for stat, number in stats.items()
+            ]
+    return found
+
+
+def write(folder: Path, data: dict[str, object], experiment: Experiment, verdict: Verdict) -> None:
+    """Writes result.json, requests.jsonl and summary.csv into `folder`, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encoded = msgspec.json.format(msgspec.json.encode(data), indent=2)
+    (folder / "result.json").write_bytes(encoded + b"\n")
+    with (folder / "requests.jsonl").open("wb") as file:
+        for row in rows(experiment):
+            file.write(msgspec.json.encode(row) + b"\n")
+    with (folder / "summary.csv").open("w", newline="", encoding="utf-8") as text:
+        writer = csv.DictWriter(text, ["arm", "metric", "statistic", "value"])
+        writer.writeheader()
+        writer.writerows(summary_rows(verdict))

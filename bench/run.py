@@ -1,0 +1,246 @@
+"""One whole run of `kvctl bench`: workload, arms, experiment, verdict, files. Wires the parts; decides
+nothing itself.
+
+Starts child processes and ends them; Ctrl-C (or SIGTERM) ends the measurement at once and still reaches the
+verdict, which then says "interrupted". Needs the main thread, for its signal handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import experiment, guards, verdict
+from bench.arms import Arm, Fleet, SimOptions, given_fleet, names_of, running_arms, simulated_fleet, started_routers
+from bench.design import Block, default_rounds, plan, smallest_p, williams
+from bench.experiment import Experiment, RunOptions
+from bench.gate import parse_gate
+from bench.metrics import Slo
+from bench.report.progress import Display
+from bench.result import Provenance, result, write
+from bench.verdict import Verdict
+from bench.workload import mooncake, synthetic
+from bench.workload.describe import Summary, describe
+from bench.workload.model import Workload, WorkloadError
+from bench.workload.tokens import Vocabulary
+
+REQUESTS_A_ROUND = 140
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user asked for; None: choose well. See the options of `kvctl bench` for the meaning of each."""
+
+    modes: tuple[str, ...] = ("kv", "random")
+    workers: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
+    sim: SimOptions = field(default_factory=SimOptions)
+    trace: Path | None = None
+    workload: str = "multi-turn"
+    requests: int | None = None
+    rate: float | None = None
+    speedup: float | None = None
+    whole_trace: bool = False
+    jitter: bool = True
+    seed: int = 0
+    blocks: int | None = None
+    duration: float | None = None
+    timeout: float = 120.0
+    model: str | None = None
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    body: dict[str, object] = field(default_factory=dict)
+    serve_args: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
+    slo: Slo | None = None
+    out: Path | None = None
+    version: str = ""
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to. `data`: the content of result.json."""
+
+    verdict: Verdict
+    data: dict[str, object]
+
+
+class NothingMeasured(Exception):
+    """The run was stopped before its first block."""
+
+
+def bench(settings: Settings, console: Console) -> Outcome:
+    """Runs everything. `console`: where progress goes (stderr).
+
+    Raises:
+        WorkloadError, ArmError, GateError, NothingMeasured: with a message for the user.
+    """
+    running = running_arms(settings.urls)
+    names = [arm.name for arm in running] if running else names_of(settings.modes)
+    gates = [parse_gate(text, names) for text in settings.gates]
+    rounds = settings.blocks or default_rounds(len(names))
+    workload = make_workload(settings, rounds)
+    summary = describe(workload)
+    blocks = plan(len(names), rounds, settings.seed)
+    _announce(console, workload, summary, names, rounds)
+
+    with contextlib.ExitStack() as stack:
+        if running:
+            arms, fleet = running, Fleet("routers given with --url", [], None, {"simulated": False})
+        else:
+            fleet = _fleet(settings, stack, console)
+            arms = stack.enter_context(
+                started_routers(settings.modes, fleet, settings.out and _logs(settings.out), settings.serve_args)
+            )
+        measured = _measure(settings, workload, arms, blocks, fleet, console)
+        _give_back_terminal(console)
+    reached = verdict.reach(arms, measured, gates, settings.slo, guards.Limits(), settings.seed)
+    provenance = Provenance(
+        settings.version,
+        list(settings.argv),
+        settings.seed,
+        workload,
+        summary,
+        fleet,
+        {"timeout_s": settings.timeout, "body": settings.body, "serve_args": list(settings.serve_args)},
+    )
+    data = result(reached, measured, blocks, provenance)
+    if settings.out is not None:
+        write(settings.out, data, measured, reached)
+        _reports(settings.out, data, console)
+    return Outcome(reached, data)
+
+
+def make_workload(settings: Settings, rounds: int) -> Workload:
+    """The workload, one slice a round."""
+    if settings.trace is not None:
+        if settings.rate is not None:
+            raise WorkloadError("--rate is for built-in workloads; a trace has its own, scale it with --speedup")
+        return mooncake.build(
+            settings.trace,
+            slices=rounds,
+            seed=settings.seed,
+            requests=settings.requests,
+            speedup=settings.speedup if settings.speedup or not _simulated(settings) else None,
+            whole=settings.whole_trace,
+            use_jitter=settings.jitter,
+            vocabulary=settings.vocabulary,
+        )
+    return synthetic.build(
+        settings.workload,
+        slices=rounds,
+        requests=settings.requests or REQUESTS_A_ROUND * rounds,
+        seed=settings.seed,
+        rate=settings.rate,
+        speedup=settings.speedup or 1.0,
+        vocabulary=settings.vocabulary,
+    )
+
+
+def _simulated(settings: Settings) -> bool:
+    return not settings.workers and not settings.urls
+
+
+def _fleet(settings: Settings, stack: contextlib.ExitStack, console: Console) -> Fleet:
+    if settings.workers:
+        return given_fleet(settings.workers)
+    speed = f", {settings.sim.speedup:g} times as fast" if settings.sim.speedup != 1 else ""
+    console.print(
+        f"no --worker and no --url: starting {settings.sim.count} simulated engines{speed} for this run",
+        highlight=False,
+    )
+    return stack.enter_context(simulated_fleet(settings.sim))
+
+
+def _logs(out: Path) -> Path:
+    folder = out / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _announce(console: Console, workload: Workload, summary: Summary, names: Sequence[str], rounds: int) -> None:
+    console.print(
+        f"workload {workload.name}: {summary.requests} requests an arm, {summary.prompt_mean:,.0f} prompt and "
+        f"{summary.output_mean:.0f} output tokens each, {summary.rate:.1f} requests/s; an endless cache would hold "
+        f"{summary.bound:.0%} of the prompt tokens",
+        highlight=False,
+    )
+    if "jitter_cell_ms" in workload.facts:
+        facts = workload.facts
+        console.print(
+            f"trace at {facts['speedup']} times its own rate; "
+            f"jitter {facts['jitter']} ({facts['jitter_cell_ms']:,} ms)",
+            highlight=False,
+        )
+    for note in workload.notes:
+        console.print(f"note: {note}", highlight=False)
+    if len(names) > 1:
+        console.print(
+            f"{rounds} rounds of {len(names)} blocks: the smallest p that they can reach is {smallest_p(rounds):.3g}",
+            highlight=False,
+        )
+    period = len(williams(len(names)))
+    if rounds % period:
+        console.print(f"note: the order is balanced only for a multiple of {period} rounds", highlight=False)
+
+
+def _measure(
+    settings: Settings,
+    workload: Workload,
+    arms: Sequence[Arm],
+    blocks: Sequence[Block],
+    fleet: Fleet,
+    console: Console,
+) -> Experiment:
+    spans = [workload.of_slice(index)[-1].at for index in range(workload.slices)]
+    options = RunOptions(settings.model or fleet.model, settings.timeout, settings.body, settings.duration)
+    with Display(console, spans) as display:
+        measured = _run(lambda: experiment.run(workload, arms, blocks, options, display))
+    if not any(not block.interrupted for block in measured.blocks):
+        raise NothingMeasured("stopped before the first block was complete: nothing to report")
+    return measured
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, Experiment]]) -> Experiment:
+    """Runs the experiment on its own loop; the first SIGINT or SIGTERM cancels it, the next one kills."""
+
+    async def guarded() -> Experiment:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(main())
+
+        def stop() -> None:
+            task.cancel()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        return await task
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(guarded())
+    return uvloop.run(guarded())
+
+
+def _give_back_terminal(console: Console) -> None:
+    console.print("stopping the arms", highlight=False)
+
+
+def _reports(out: Path, data: dict[str, object], console: Console) -> None:
+    from bench.report.html import MissingLibrary, html
+    from bench.report.markdown import markdown
+
+    (out / "report.md").write_text(markdown(data), encoding="utf-8")
+    try:
+        (out / "report.html").write_text(html(data, out / "requests.jsonl"), encoding="utf-8")
+    except MissingLibrary as error:
+        console.print(f"note: no report.html: {error}", highlight=False)

@@ -1,0 +1,271 @@
+"""From blocks to a verdict: per-arm numbers, comparisons, reasons why nothing counts, gates, one plain
+sentence. Pure.
+
+The first arm is the candidate; it is compared with each other arm, its base. An arm whose queue grew is named
+unstable and gets no ratio. A difference is claimed only for the headline metrics, and only if Holm's
+corrected p is at most 5 % and the interval of the ratio leaves out 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench import guards
+from bench.arms import Arm
+from bench.design import HEADLINE, LEVEL, rounds_needed, smallest_p
+from bench.experiment import BlockResult, Experiment
+from bench.gate import Gate, GateResult, Judged, judge
+from bench.metrics import COMPARED, Measured, Slo, arm_metrics, paired
+from bench.stability import Stability, stability
+from bench.stats import Comparison, Ints, compare, holm
+
+
+@dataclass(slots=True)
+class ArmResult:
+    """One arm's numbers over its complete blocks."""
+
+    arm: Arm
+    blocks: list[BlockResult]
+    metrics: dict[str, object]
+    stability: Stability
+    workers: dict[str, int]
+    failures: dict[str, int]
+
+    @property
+    def measured(self) -> list[Measured]:
+        return [m for block in self.blocks for m in block.facts.measured]
+
+    def value(self, metric: str) -> float | None:
+        """`ttft_ms.p95`, `cached_token_ratio`, ... as a number."""
+        name, _, stat = metric.partition(".")
+        found = self.metrics.get(name)
+        if isinstance(found, dict):
+            found = found.get(stat)
+        return float(found) if isinstance(found, int | float) else None
+
+
+@dataclass(slots=True)
+class Compared:
+    """The candidate against one base, on one metric."""
+
+    metric: str
+    base: str
+    other: str
+    found: Comparison
+    p_holm: float | None = None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether a difference is shown."""
+        ci = self.found.ci95
+        return self.p_holm is not None and self.p_holm <= LEVEL and ci is not None and not ci[0] <= 1 <= ci[1]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`reasons`: why the run does not count (empty: it does). `notes`: what to know all the same."""
+
+    arms: list[ArmResult]
+    comparisons: list[Compared]
+    reasons: list[str]
+    notes: list[str]
+    gates: list[Judged]
+    sentences: list[str] = field(default_factory=list)
+
+    @property
+    def valid(self) -> bool:
+        return not self.reasons
+
+    @property
+    def exit_code(self) -> int:
+        """0 good · 1 a gate failed · 4 nothing can be said, or a gate is inconclusive."""
+        results = [judged.result for judged in self.gates]
+        if GateResult.FAIL in results:
+            return 1
+        if not self.valid or GateResult.INCONCLUSIVE in results:
+            return 4
+        return 0 if self.comparisons or len(self.arms) == 1 else 4
+
+
+def reach(
+    arms: Sequence[Arm],
+    experiment: Experiment,
+    gates: Sequence[Gate],
+    slo: Slo | None,
+    limits: guards.Limits,
+    seed: int,
+) -> Verdict:
+    """Everything that follows from what was measured."""
+    results = [_arm(arm, experiment, slo) for arm in arms]
+    reasons, notes = _reasons(results, experiment, limits)
+    comparisons = _comparisons(results, seed)
+    notes += _notes(results, comparisons)
+    found = {(c.metric, c.base, c.other): c.found for c in comparisons}
+    by_name = {result.arm.name: result for result in results}
+    judged = [
+        judge(
+            gate,
+            lambda metric, base, other: found.get((metric, base, other)) or _inverse(found.get((metric, other, base))),
+            lambda arm, metric: by_name[arm].value(metric),
+            reasons,
+        )
+        for gate in gates
+    ]
+    verdict = Verdict(results, comparisons, reasons, notes, judged)
+    verdict.sentences = sentences(verdict)
+    return verdict
+
+
+def _arm(arm: Arm, experiment: Experiment, slo: Slo | None) -> ArmResult:
+    blocks = [b for b in experiment.blocks if b.arm.name == arm.name and not b.interrupted]
+    parts = [b.facts.measured for b in blocks]
+    every = [m for part in parts for m in part]
+    queues = [
+        (
+            np.array([m.timing.t_sched for m in part]),
+            np.array([m.timing.t_end if m.timing.ok else np.inf for m in part]),
+        )
+        for part in parts
+    ]
+    engines = [engine.id for engine in arm.engines]
+    return ArmResult(
+        arm,
+        blocks,
+        arm_metrics(parts, engines, slo),
+        stability(queues),
+        dict(Counter(dict.fromkeys(engines, 0)) + Counter(m.timing.worker for m in every if m.timing.worker)),
+        dict(Counter(m.timing.error for m in every if m.timing.error)),
+    )
+
+
+def _reasons(
+    results: Sequence[ArmResult], experiment: Experiment, limits: guards.Limits
+) -> tuple[list[str], list[str]]:
+    """Why the run does not count."""
+    reasons: list[str] = []
+    if experiment.interrupted:
+        reasons.append("interrupted: only the blocks that were complete are counted")
+    if experiment.broken:
+        reasons.append(f"the run ended early: {experiment.broken}")
+    facts = {result.arm.name: [b.facts for b in result.blocks] for result in results}
+    for name, blocks in facts.items():
+        reasons += guards.client(name, blocks, limits)
+        reasons += guards.delivered(name, blocks, limits)
+        reasons += guards.lengths(name, blocks, limits)
+        reasons += guards.same_workers(name, blocks)
+    reasons += guards.errors(dict(facts), limits)
+    reasons += guards.reporting(dict(facts))
+    for block in experiment.blocks:
+        if not block.proof.proven and not block.interrupted:
+            why = "; ".join(block.proof.reasons[:2])
+            reasons.append(f"block {block.block.index + 1} ({block.arm.name}): no proof of a cold cache: {why}")
+    return reasons, [experiment.stopped] if experiment.stopped else []
+
+
+def _comparisons(results: Sequence[ArmResult], seed: int) -> list[Compared]:
+    if len(results) < 2 or not results[0].stability.stable:
+        return []
+    other = results[0]
+    rng = np.random.default_rng(seed)
+    made: list[Compared] = []
+    for base in results[1:]:
+        if base.stability.stable:
+            made += _compare(base, other, rng)
+    headline = [c for c in made if c.metric in HEADLINE]
+    for comparison, p in zip(headline, holm([c.found.p for c in headline]), strict=True):
+        comparison.p_holm = p
+    return made
+
+
+def _compare(base: ArmResult, other: ArmResult, rng: np.random.Generator) -> list[Compared]:
+    """All metrics of two arms, over the rounds that both completed."""
+    below = {b.block.round: b.facts.measured for b in base.blocks}
+    above = {b.block.round: b.facts.measured for b in other.blocks}
+    rounds = sorted(set(below) & set(above))
+    if not rounds:
+        return []
+    base_all = [m for r in rounds for m in below[r]]
+    other_all = [m for r in rounds for m in above[r]]
+    sessions = [_numbers([m.request.session for m in below[r]]) for r in rounds]
+    names = [name for name in COMPARED if name != "cached_token_ratio" or base.value(name) is not None]
+    found = compare({name: paired(base_all, other_all, name) for name in names}, sessions, rng)
+    return [Compared(name, base.arm.name, other.arm.name, found[name]) for name in names]
+
+
+def _numbers(sessions: Sequence[str]) -> Ints:
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(session, len(known)) for session in sessions], np.int64)
+
+
+def _inverse(found: Comparison | None) -> Comparison | None:
+    """The same comparison with the arms changed over."""
+    if found is None or not found.ratio:
+        return None
+    ci = found.ci95
+    return Comparison(1 / found.ratio, (1 / ci[1], 1 / ci[0]) if ci and ci[0] > 0 else None, found.p)
+
+
+def _notes(results: Sequence[ArmResult], comparisons: Sequence[Compared]) -> list[str]:
+    notes = []
+    for result in results:
+        if not result.stability.stable:
+            notes.append(
+                f"{result.arm.name} is unstable at this rate: {result.stability.middle:.1f} requests in flight "
+                f"in the middle of a block, {result.stability.end:.1f} at its end; no ratio is given, lower --rate or --speedup"
+            )
+        needed = 368
+        if len(result.measured) < needed:
+            count = len(result.measured)
+            notes.append(f"{result.arm.name}: {count} requests are too few for an interval of p99 ({needed} needed)")
+    tests = sum(c.metric in HEADLINE for c in comparisons)
+    if tests:
+        rounds = min(len(result.blocks) for result in results)
+        least = smallest_p(rounds) * tests
+        if least > LEVEL:
+            notes.append(
+                f"{rounds} rounds cannot show a difference at {LEVEL:.0%}: the smallest p is {smallest_p(rounds):.3g}, "
+                f"{least:.3g} after correction for {tests} tests; --blocks {rounds_needed(tests)} can"
+            )
+    return notes
+
+
+def sentences(verdict: Verdict) -> list[str]:
+    """What the run says, in plain words; first what matters most."""
+    said: list[str] = []
+    if not verdict.valid:
+        said.append("No verdict: " + verdict.reasons[0] + ".")
+    by_name = {result.arm.name: result for result in verdict.arms}
+    candidate = verdict.arms[0]
+    for base in verdict.arms[1:]:
+        pair = {c.metric: c for c in verdict.comparisons if c.base == base.arm.name}
+        if pair:
+            said.append(_sentence(pair, candidate, by_name[base.arm.name]))
+        else:
+            shaky = [r.arm.name for r in (candidate, base) if not r.stability.stable]
+            why = f"{' and '.join(shaky)} unstable at this rate" if shaky else "no round is complete in both arms"
+            said.append(f"{candidate.arm.name} against {base.arm.name}: no ratio, {why}.")
+    return said
+
+
+def _sentence(pair: dict[str, Compared], other: ArmResult, base: ArmResult) -> str:
+    parts = [_effect(pair[metric], other, base) for metric in HEADLINE if metric in pair]
+    mine, theirs = other.value("cached_token_ratio"), base.value("cached_token_ratio")
+    if mine is not None and theirs is not None:
+        parts.append(f"{mine:.0%} of prompt tokens came from cache against {theirs:.0%}")
+    return f"{other.arm.name} against {base.arm.name}: " + "; ".join(parts) + "."
+
+
+def _effect(compared: Compared, other: ArmResult, base: ArmResult) -> str:
+    name = {"ttft_ms.mean": "mean TTFT", "itl_ms.mean": "mean ITL"}[compared.metric]
+    found = compared.found
+    if found.ratio is None:
+        return f"{name}: no ratio"
+    unit = f"{other.value(compared.metric) or 0:.1f} ms, {base.value(compared.metric) or 0:.1f} ms"
+    size = f"{abs(1 - found.ratio):.0%} {'lower' if found.ratio < 1 else 'higher'}"
+    if compared.claimed:
+        return f"{name} is {size} ({unit})"
+    return f"{name}: no difference shown ({unit}, ratio {found.ratio:.2f})"

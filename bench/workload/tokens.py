@@ -1,0 +1,95 @@
+"""Token ids out of nothing but a key: the text of every workload, made where it is needed, equal wherever it
+is made.
+
+A piece is `length` ids drawn from the stream of a 64-bit key. The stream is counter based (SplitMix64's
+finaliser over key and position), so a shorter piece is a prefix of a longer one of the same key: that is what
+makes sharing exact when a trace names a block that two requests hold to a different length. Pure; about 10 ns
+a token.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+Tokens = npt.NDArray[np.uint32]
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MUL_A = np.uint64(0xBF58476D1CE4E5B9)
+_MUL_B = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`length` ids of the stream of `key`."""
+
+    key: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The ids a workload may use: `low` <= id < `high`. Must lie inside the engine's vocabulary."""
+
+    low: int = 100
+    high: int = 2000
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= 2**32:
+            raise ValueError(f"token ids {self.low} to {self.high}: need 0 <= low < high")
+
+
+def piece_key(*parts: object) -> int:
+    """A 64-bit key of some parts; ids of any width stay apart, they are hashed as text."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def piece_tokens(piece: Piece, vocabulary: Vocabulary) -> Tokens:
+    """The ids of a piece: uint32, shape (piece.length,)."""
+    with np.errstate(over="ignore"):
+        x = np.uint64(piece.key) + np.arange(1, piece.length + 1, dtype=np.uint64) * _STEP
+        x = (x ^ (x >> np.uint64(30))) * _MUL_A
+        x = (x ^ (x >> np.uint64(27))) * _MUL_B
+        x ^= x >> np.uint64(31)
+    span = np.uint64(vocabulary.high - vocabulary.low)
+    return (x % span + np.uint64(vocabulary.low)).astype(np.uint32)
+
+
+class PieceText:
+    """Pieces as ids and as JSON, the recently used ones kept. `limit` is bytes of cached text and ids.
+
+    A body is then a join of a few dozen byte strings, so that building it does not delay the next send.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, limit: int = 64 * 1024 * 1024) -> None:
+        self.vocabulary = vocabulary
+        self._limit = limit
+        self._held = 0
+        self._json: OrderedDict[Piece, bytes] = OrderedDict()
+
+    def tokens(self, pieces: tuple[Piece, ...]) -> Tokens:
+        """The ids of a whole prompt: uint32, C-contiguous."""
+        if not pieces:
+            return np.empty(0, np.uint32)
+        return np.concatenate([piece_tokens(piece, self.vocabulary) for piece in pieces])
+
+    def json(self, pieces: tuple[Piece, ...]) -> bytes:
+        """The ids of a whole prompt as a JSON array."""
+        return b"[" + b",".join(self._piece_json(piece) for piece in pieces if piece.length) + b"]"
+
+    def _piece_json(self, piece: Piece) -> bytes:
+        known = self._json.get(piece)
+        if known is not None:
+            self._json.move_to_end(piece)
+            return known
+        text = ",".join(map(str, piece_tokens(piece, self.vocabulary).tolist())).encode()
+        self._json[piece] = text
+        self._held += len(text)
+        while self._held > self._limit and len(self._json) > 1:
+            self._held -= len(self._json.popitem(last=False)[1])
+        return text
