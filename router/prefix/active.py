@@ -59,7 +59,7 @@ class ActiveBlocks:
         """A request with these blocks starts on `slot`. Returns the generation to release with."""
         table, done = self._table, 0
         while True:
-            done = operations.acquire(*table.core, table.side, slot, keys, done)
+            done = operations.acquire(*table.core, table.side, slot, keys, done)  # type: ignore[call-arg]
             if done == len(keys):
                 return self._generation[slot]
             table.make_room(int(table.state[at.NEED]))
@@ -71,7 +71,7 @@ class ActiveBlocks:
             return
         table, done = self._table, 0
         while True:
-            done = operations.release(*table.core, table.side, slot, keys, done)
+            done = operations.release(*table.core, table.side, slot, keys, done)  # type: ignore[call-arg]
             if done == len(keys):
                 return
             table.make_room(int(table.state[at.NEED]))

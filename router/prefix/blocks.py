@@ -5,7 +5,7 @@ A kernel that runs out of a pool stops *before* it changes anything for the curr
 one set member; a match is O(depth) lookups plus O(set words) where the owner set changes.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment"
 
 from __future__ import annotations
 
@@ -163,7 +163,9 @@ def attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, ti
         nodes[n].key = key
         nodes[n].head = -1
         put(ntab, key, n)
-    nodes[n].set = owner | MARK
+        nodes[n].set = owner
+    else:
+        nodes[n].set = owner | MARK
 
     if h < 0:
         if state[at.HANDLE_FREE] >= 0:
@@ -217,8 +219,11 @@ def drain(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, bud
 
 @njit(i64(*at.CORE, i64), **at.KERNEL)
 def evict(nodes, ntab, handles, htab, sets, stab, words, state, slots, count):
-    """Forget `count` nodes by CLOCK: a marked node loses its mark, an unmarked one goes. Returns nodes
-    forgotten."""
+    """Forget `count` nodes by CLOCK. Returns how many were forgotten.
+
+    A node that was matched or stored again since the hand came by has a mark and loses it; one without goes. A
+    new node has none: it takes the place of one just forgotten, behind the hand, and so has a full round.
+    """
     top = state[at.NODE_TOP]
     hand = state[at.HAND]
     gone = 0

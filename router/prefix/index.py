@@ -102,6 +102,10 @@ class PrefixIndex:
         """Engine block hashes known of a slot, each counted once however many tiers hold it."""
         return self._table.held(int(self._inner[slot]))
 
+    def holds(self, slot: int, block_hash: int) -> int:
+        """The tiers in which a slot holds an engine block hash, bit `1 << tier` each; 0 if it holds it nowhere."""
+        return self._table.tiers_of(int(self._inner[slot]), block_hash)
+
     def ensure_slots(self, count: int) -> None:
         """Make slots 0..count-1 valid. Raises ValueError past 65,520."""
         if count <= self._slots:
@@ -134,8 +138,8 @@ class PrefixIndex:
 
         A store whose parent is unknown is an orphan: it can never be matched, so it is ignored and counted. At a root,
         `lora_name` and the cache salt decide where the chain starts (`hashing.root_key`). An `extra_keys` entry
-        gives its block a key of its own, except that vLLM repeats the lora name there (dropped), and puts the cache salt, a lone string,
-        into the entry of the first block (taken as the salt).
+        gives its block a key of its own, except that vLLM repeats the lora name there (dropped), and puts the cache
+        salt, a lone string, into the entry of the first block (taken as the salt).
 
         Raises ValueError if the tokens do not cover the blocks.
         """
@@ -154,7 +158,7 @@ class PrefixIndex:
         count = len(block_hashes)
         table.state[at.DUPLICATES] = 0
         while True:
-            done = operations.store(
+            done = operations.store(  # type: ignore[call-arg]
                 *table.core, inner, tier, kind, np.uint64(parent), block_hashes, token_ids, block_size, extra, done
             )
             if done == operations.ORPHAN:
@@ -176,7 +180,7 @@ class PrefixIndex:
         table, inner, done = self._table, self._inner[slot], 0
         table.state[at.UNKNOWN] = 0
         while True:
-            done = operations.remove(*table.core, inner, -1 if tier is None else tier, hashes, done)
+            done = operations.remove(*table.core, inner, -1 if tier is None else tier, hashes, done)  # type: ignore[call-arg]
             if done == len(hashes):
                 break
             self._make_room()

@@ -4,7 +4,7 @@ Every kernel here is restartable: it returns how many entries it finished, with 
 code if it stopped early, and is called again with that number as `start` once there is room.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment"
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numba import from_dtype, njit, types
 from router.prefix import layout as at
 from router.prefix.blocks import attach, detach, detach_all
 from router.prefix.hashing import chain, mix
-from router.prefix.owners import find_handle
+from router.prefix.owners import MARK, find_handle
 
 i64, u64, f64, void, boolean = types.int64, types.uint64, types.float64, types.void, types.boolean
 _ZERO = np.uint64(0)
@@ -60,6 +60,7 @@ def store(
             return ORPHAN
         key = nodes[handles[h].node].key
         state[at.PARENT] = np.int64(key)
+        nodes[handles[h].node].set |= MARK
     for i in range(hashes.shape[0]):
         key = chain(key, tokens, i * block_size, (i + 1) * block_size)
         if extra.shape[0] > i:

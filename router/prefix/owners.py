@@ -9,7 +9,7 @@ Cost: a lookup is one linear probe sequence in a table that is at most two third
 one such lookup plus O(words of the set).
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment"
 
 from __future__ import annotations
 

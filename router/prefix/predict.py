@@ -66,7 +66,7 @@ class Predictions:
         self.expire(now)
         table, done = self._table, 0
         while True:
-            done = operations.expect(
+            done = operations.expect(  # type: ignore[call-arg]
                 *table.core, table.side, self._queues, slot, keys, queue, now + lives, self.limit, done
             )
             if done == len(keys):
@@ -82,7 +82,7 @@ class Predictions:
         """Forget what is over at `now`. Returns how many entries."""
         table, gone = self._table, 0
         while True:
-            gone += int(operations.expire(*table.core, table.side, self._queues, now))
+            gone += int(operations.expire(*table.core, table.side, self._queues, now))  # type: ignore[call-arg]
             if table.state[at.NEED] == 0:
                 return gone
             table.make_room(int(table.state[at.NEED]))
@@ -91,7 +91,7 @@ class Predictions:
         """The slot's worker is gone or empty: expect nothing there."""
         table = self._table
         while True:
-            operations.forget(*table.core, table.side, self._queues, slot)
+            operations.forget(*table.core, table.side, self._queues, slot)  # type: ignore[call-arg]
             if table.state[at.NEED] == 0:
                 return
             table.make_room(int(table.state[at.NEED]))

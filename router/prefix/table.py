@@ -85,6 +85,11 @@ class BlockTable:
         """Handles of every slot, a view."""
         return self._slots[:, 1]
 
+    def tiers_of(self, slot: int, block_hash: int) -> int:
+        """The tier bits of a handle, 0 if there is none."""
+        h = owners.find_handle(self._handles, self._htab, slot, np.uint64(block_hash))
+        return int(self._handles[h]["tiers"]) if h >= 0 else 0
+
     def ensure_slots(self, count: int) -> None:
         """Make room for slots 0..count-1. Raises ValueError past 65,536."""
         if count > at.MAX_SLOTS:
@@ -119,7 +124,7 @@ class BlockTable:
 
     def drain(self, slot: int, budget: int = UNLIMITED) -> None:
         """Forget up to `budget` handles of a slot, about 0.1 us each."""
-        while (need := blocks.drain(*self.core, slot, budget)) < 0:
+        while (need := blocks.drain(*self.core, slot, budget)) < 0:  # type: ignore[call-arg]
             self.make_room(need)
 
     def reserve(self, held: int) -> None:
@@ -138,7 +143,7 @@ class BlockTable:
         if self._grow(need):
             return
         count = max(1, self.nodes // _EVICT_SHARE)
-        gone = blocks.evict(*self.core, count)
+        gone = blocks.evict(*self.core, count)  # type: ignore[call-arg]
         self.evicted += gone
         if need == at.NEED_WORDS:
             self._move_words(len(self._words))
