@@ -1,0 +1,526 @@
+"""When the engine, the client or the dispatcher fails: what the client hears, how the leg ends, who is asked next."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from router.proxy.interface import Answer, Endpoint, Inbound, Leg, Limits, Outcome
+from router.proxy.relay import MAX_LEGS
+from tests.router.proxy.scripted import (
+    OK,
+    PATIENT,
+    Bind,
+    Message,
+    Script,
+    Wire,
+    engine_script,
+    free_endpoint,
+    get,
+    post,
+    serving,
+    stage,
+)
+
+PARTIAL = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"
+PARTIAL_CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhe"
+PARTIAL_UNFRAMED = b"HTTP/1.1 200 OK\r\n\r\nhalf"
+
+
+def code(answer: Message) -> str:
+    error = json.loads(answer.body)["error"]
+    assert set(error) >= {"message", "type", "code", "param"}
+    return str(error["code"])
+
+
+async def resets(wire: Wire) -> None:
+    await wire.message()
+    wire.reset()
+
+
+async def hangs_up(wire: Wire) -> None:
+    await wire.message()
+
+
+async def hangs(wire: Wire) -> None:
+    await wire.message()
+    await wire.gone()
+
+
+# Before the first byte.
+
+
+async def test_refused_connection_is_retried_on_the_next_worker() -> None:
+    async with stage(free_endpoint(), serving(OK)) as scene:
+        assert (await scene.ask(post())).body == b"ok"
+        assert await scene.ends() == [(Outcome.CONNECT_FAILED, 0), (Outcome.OK, 200)]
+        assert scene.stats.retries == 1
+
+
+@pytest.mark.parametrize("script", [resets, hangs_up])
+async def test_connection_lost_before_the_first_byte_is_retried(script: Script) -> None:
+    async with stage(engine_script(script), serving(OK)) as scene:
+        assert (await scene.ask(post(b"precious"))).body == b"ok"
+        assert await scene.ends() == [(Outcome.RESET, 0), (Outcome.OK, 200)]
+        assert scene.placing.retries == [Outcome.RESET]
+
+
+async def test_host_that_does_not_resolve_is_a_failed_connect() -> None:
+    async with stage(Endpoint("no-such-host.invalid", 80)) as scene:
+        assert (await scene.ask(post())).status == 502
+        assert await scene.ends() == [(Outcome.CONNECT_FAILED, 0)]
+
+
+async def test_answer_of_retry_is_what_the_client_hears() -> None:
+    async with stage(free_endpoint()) as scene:
+        answer = await scene.ask(post())
+        assert (answer.status, answer.body) == (502, b'{"error":{}}')
+
+
+async def test_legs_of_one_request_are_bounded() -> None:
+    async with stage(*[free_endpoint()] * (MAX_LEGS + 5)) as scene:
+        answer = await scene.ask(post())
+        assert (answer.status, code(answer)) == (502, "engine_unreachable")
+        assert await scene.ends() == [(Outcome.CONNECT_FAILED, 0)] * MAX_LEGS
+
+
+async def test_retry_that_raises_is_answered_with_500() -> None:
+    async with stage(free_endpoint()) as scene:
+
+        def broken(inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer:
+            raise RuntimeError("no idea")
+
+        scene.placing.retry = broken  # type: ignore[method-assign]
+        answer = await scene.ask(post())
+        assert (answer.status, code(answer)) == (500, "internal_error")
+        assert await scene.ends() == [(Outcome.CONNECT_FAILED, 0)]
+
+
+@contextmanager
+def deaf_endpoint() -> Iterator[Endpoint]:
+    """An address whose packets vanish: a listener whose queue is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        fill = [socket.socket() for _ in range(3)]
+        for sock in fill:
+            sock.setblocking(False)
+            sock.connect_ex(address)
+        yield Endpoint(*address)
+        for sock in fill:
+            sock.close()
+
+
+async def test_connect_that_takes_too_long_is_retried() -> None:
+    with deaf_endpoint() as deaf:
+        async with stage(deaf, serving(OK), timeouts=replace(PATIENT, connect=0.4)) as scene:
+            assert (await scene.ask(post())).body == b"ok"
+            assert (await scene.ends())[0] == (Outcome.CONNECT_TIMEOUT, 0)
+
+
+async def test_late_first_byte_is_504_and_not_retried() -> None:
+    async with stage(engine_script(hangs), serving(OK), timeouts=replace(PATIENT, first_byte=0.05)) as scene:
+        answer = await scene.ask(post())
+        assert (answer.status, code(answer)) == (504, "engine_timeout")
+        assert await scene.ends() == [(Outcome.FIRST_BYTE_TIMEOUT, 0)]
+        assert scene.placing.retries == []
+
+
+async def test_error_after_a_leg_names_the_worker() -> None:
+    async with stage(engine_script(hangs), timeouts=replace(PATIENT, first_byte=0.05)) as scene:
+        assert (await scene.ask(post())).one(b"x-kvctl-worker") == b"w1"
+
+
+async def test_connection_goes_on_after_a_gateway_error() -> None:
+    async with stage(engine_script(hangs), timeouts=replace(PATIENT, first_byte=0.05)) as scene:
+        wire = await scene.client()
+        assert (await wire.ask(post())).status == 504
+        assert (await wire.ask(post())).status == 504
+
+
+# An idle connection that the engine has closed.
+
+
+def stale(fresh_too: bool = False) -> Bind:
+    """Answers the first request of the first connection, then resets whatever comes next there."""
+    seen = 0
+
+    async def script(wire: Wire) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 1 or fresh_too:
+            if seen == 1:
+                await wire.message()
+                await wire.send(OK)
+            await wire.message()
+            wire.reset()
+            return
+        while True:
+            await wire.message()
+            await wire.send(OK)
+
+    return engine_script(script)
+
+
+async def test_reused_connection_found_dead_is_replaced_without_ending_the_leg() -> None:
+    async with stage(stale()) as scene:
+        wire = await scene.client()
+        assert (await wire.ask(post())).body == b"ok"
+        assert (await wire.ask(post())).body == b"ok"
+        assert await scene.ends() == [(Outcome.OK, 200)] * 2
+        assert (scene.stats.upstream_refreshed, scene.stats.retries) == (1, 0)
+
+
+async def test_fresh_connection_that_is_reset_too_ends_the_leg() -> None:
+    async with stage(stale(fresh_too=True)) as scene:
+        wire = await scene.client()
+        await wire.ask(post())
+        assert (await wire.ask(post())).status == 502
+        assert await scene.ends() == [(Outcome.OK, 200), (Outcome.RESET, 0)]
+        assert scene.stats.upstream_opened == 2
+
+
+# After the first byte.
+
+
+def breaks_off(answer: bytes, how: str = "close") -> Bind:
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(answer)
+        if how == "reset":
+            await asyncio.sleep(0.02)
+            wire.reset()
+
+    return engine_script(script)
+
+
+async def test_answer_cut_short_of_its_length_ends_early_for_the_client() -> None:
+    async with stage(breaks_off(PARTIAL), serving(OK)) as scene:
+        wire = await scene.client()
+        await wire.send(post())
+        await wire.head()
+        assert await wire.rest() == b"half"
+        assert await scene.ends() == [(Outcome.CUT, 200)]
+        assert scene.placing.retries == []
+
+
+async def test_stream_cut_inside_a_chunk_ends_without_last_chunk() -> None:
+    async with stage(breaks_off(PARTIAL_CHUNKED, "reset")) as scene:
+        wire = await scene.client()
+        await wire.send(post())
+        await wire.head()
+        assert await wire.rest() == b"5\r\nhe"
+        assert await scene.ends() == [(Outcome.CUT, 200)]
+
+
+async def test_unframed_answer_that_is_reset_reaches_the_client_as_a_reset() -> None:
+    async with stage(breaks_off(PARTIAL_UNFRAMED, "reset")) as scene:
+        wire = await scene.client()
+        await wire.send(post())
+        with pytest.raises(ConnectionResetError):
+            await wire.message()
+        assert await scene.ends() == [(Outcome.CUT, 200)]
+
+
+async def test_http10_client_of_a_cut_stream_is_reset() -> None:
+    async with stage(breaks_off(PARTIAL_CHUNKED)) as scene:
+        wire = await scene.client()
+        await wire.send(get(version=b"1.0"))
+        with pytest.raises(ConnectionResetError):
+            await wire.message()
+        assert await scene.ends() == [(Outcome.CUT, 200)]
+
+
+async def test_connection_lost_inside_the_head_is_502_and_not_retried() -> None:
+    async with stage(breaks_off(b"HTTP/1.1 200 OK\r\nconte"), serving(OK)) as scene:
+        answer = await scene.ask(post())
+        assert (answer.status, code(answer)) == (502, "engine_cut")
+        assert await scene.ends() == [(Outcome.CUT, 0)]
+
+
+async def test_connection_lost_after_an_interim_response_is_not_retried() -> None:
+    async with stage(breaks_off(b"HTTP/1.1 100 Continue\r\n\r\n"), serving(OK)) as scene:
+        assert (await scene.ask(post())).status == 502
+        assert await scene.ends() == [(Outcome.CUT, 0)]
+
+
+async def test_stall_inside_a_stream_closes_both_sides() -> None:
+    closed = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(PARTIAL)
+        await wire.gone()
+        closed.set()
+
+    async with stage(engine_script(script), timeouts=replace(PATIENT, idle=0.05)) as scene:
+        wire = await scene.client()
+        await wire.send(post())
+        await wire.head()
+        assert await wire.rest() == b"half"
+        await closed.wait()
+        assert await scene.ends() == [(Outcome.IDLE_TIMEOUT, 200)]
+
+
+async def test_stall_inside_the_head_is_504() -> None:
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(b"HTTP/1.1 20")
+        await wire.gone()
+
+    async with stage(engine_script(script), timeouts=replace(PATIENT, idle=0.05)) as scene:
+        assert (await scene.ask(post())).status == 504
+        assert await scene.ends() == [(Outcome.IDLE_TIMEOUT, 0)]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"\x16\x03\x01\x02",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+        b"HTTP/1.1 20x OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nNo colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000,
+    ],
+)
+async def test_garbage_instead_of_http_is_502(garbage: bytes) -> None:
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(garbage)
+        await wire.gone()
+
+    async with stage(engine_script(script)) as scene:
+        answer = await scene.ask(post())
+        assert (answer.status, code(answer)) == (502, "engine_bad_response")
+        assert await scene.ends() == [(Outcome.BAD_RESPONSE, 0)]
+
+
+async def test_broken_chunk_after_the_head_ends_the_stream_early() -> None:
+    begun = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(PARTIAL_CHUNKED)
+        await begun.wait()
+        await wire.send(b"y\r\nnot hex\r\nmore")
+
+    async with stage(engine_script(script)) as scene:
+        wire = await scene.client()
+        await wire.send(post())
+        await wire.head()
+        begun.set()
+        assert await wire.rest() == b"5\r\nhe"
+        assert await scene.ends() == [(Outcome.BAD_RESPONSE, 200)]
+
+
+async def test_broken_chunk_in_the_first_packet_is_502() -> None:
+    async with stage(breaks_off(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")) as scene:
+        assert (await scene.ask(post())).status == 502
+        assert await scene.ends() == [(Outcome.BAD_RESPONSE, 0)]
+
+
+async def test_bytes_behind_the_answer_are_not_passed_on_nor_the_connection_used_again() -> None:
+    async with stage(serving(OK + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison")) as scene:
+        wire = await scene.client()
+        assert (await wire.ask(post())).body == b"ok"
+        assert (await wire.ask(post())).body == b"ok"
+        assert scene.stats.upstream_opened == 2
+
+
+async def test_bytes_on_an_idle_connection_answer_no_later_request() -> None:
+    spoken = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(OK)
+        if not spoken.is_set():
+            await wire.send(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison")
+            await wire.gone()
+            spoken.set()
+
+    async with stage(engine_script(script)) as scene:
+        wire = await scene.client()
+        assert (await wire.ask(post())).body == b"ok"
+        await spoken.wait()
+        assert (await wire.ask(post())).body == b"ok"
+
+
+async def test_engine_that_answers_before_the_body_is_sent_is_heard() -> None:
+    async def script(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
+        await wire.gone()
+
+    async with stage(engine_script(script)) as scene:
+        answer = await scene.ask(post(b"x" * 20_000_000))
+        assert (answer.status, answer.body) == (413, b"no")
+        assert await scene.ends() == [(Outcome.OK, 413)]
+
+
+# The client leaves.
+
+
+def leaving(wire: Wire, how: str) -> None:
+    if how == "reset":
+        wire.reset()
+    else:
+        wire.close()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\ncon", PARTIAL, PARTIAL_CHUNKED])
+async def test_client_that_leaves_takes_the_upstream_connection_along(how: str, sent: bytes) -> None:
+    asked, closed = asyncio.Event(), asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        if sent:
+            await wire.send(sent)
+        asked.set()
+        await wire.gone()
+        closed.set()
+
+    async with stage(engine_script(script), serving(OK)) as scene:
+        wire = await scene.client()
+        await wire.send(post())
+        await asked.wait()
+        if b"\r\n\r\n" in sent:
+            await wire.head()
+        leaving(wire, how)
+        await closed.wait()
+        assert [outcome for outcome, _ in await scene.ends()] == [Outcome.CLIENT_GONE]
+        assert (scene.stats.open_requests, scene.placing.retries) == (0, [])
+
+
+async def test_client_that_leaves_while_the_engine_is_connected_to_ends_the_leg() -> None:
+    with deaf_endpoint() as deaf:
+        async with stage(deaf) as scene:
+            wire = await scene.client()
+            await wire.send(post())
+            while not scene.placing.tickets:
+                await asyncio.sleep(0.001)
+            wire.close()
+            assert await scene.ends() == [(Outcome.CLIENT_GONE, 0)]
+
+
+async def test_client_that_leaves_cancels_a_waiting_dispatch() -> None:
+    cancelled = asyncio.Event()
+
+    async def waits() -> Answer:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        raise AssertionError
+
+    async with stage() as scene:
+        scene.placing.choose = lambda inbound: waits()
+        wire = await scene.client()
+        await wire.send(post())
+        while not scene.placing.inbounds:
+            await asyncio.sleep(0.001)
+        wire.close()
+        await cancelled.wait()
+        assert scene.stats.open_requests == 0
+
+
+async def test_leg_that_a_dispatch_books_though_cancelled_is_ended() -> None:
+    async with stage(serving(OK)) as scene:
+
+        async def stubborn() -> Leg:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return scene.placing.ticket(scene.placing.endpoints[0])
+            raise AssertionError
+
+        scene.placing.choose = lambda inbound: stubborn()
+        wire = await scene.client()
+        await wire.send(post())
+        while not scene.placing.inbounds:
+            await asyncio.sleep(0.001)
+        wire.close()
+        while not scene.placing.tickets:
+            await asyncio.sleep(0.001)
+        assert await scene.ends() == [(Outcome.CLIENT_GONE, 0)]
+
+
+async def test_client_that_takes_nothing_is_given_up() -> None:
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")
+        while True:
+            await wire.send(b"x" * 100_000)
+
+    limits = Limits(write_high_water=64 * 1024)
+    async with stage(engine_script(script), timeouts=replace(PATIENT, idle=0.5), limits=limits) as scene:
+        wire = await scene.client()
+        await wire.send(post())
+        assert await scene.ends() == [(Outcome.CLIENT_GONE, 200)]
+
+
+# The dispatcher fails.
+
+
+async def test_dispatch_that_raises_is_answered_with_500_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with stage() as scene:
+
+        def broken(inbound: Inbound) -> Answer:
+            raise RuntimeError("no idea")
+
+        scene.placing.choose = broken
+        with caplog.at_level(logging.ERROR):
+            answer = await scene.ask(post())
+        assert (answer.status, code(answer)) == (500, "internal_error")
+        assert len(caplog.records) == 1
+        assert scene.stats.faults == 1
+
+
+async def test_awaited_dispatch_that_raises_is_answered_with_500() -> None:
+    async with stage() as scene:
+
+        async def broken() -> Answer:
+            await asyncio.sleep(0)
+            raise RuntimeError("no idea")
+
+        scene.placing.choose = lambda inbound: broken()
+        assert (await scene.ask(post())).status == 500
+        assert scene.stats.open_requests == 0
+
+
+async def test_awaited_dispatch_that_was_cancelled_is_answered_with_503() -> None:
+    async with stage() as scene:
+
+        async def gives_up() -> Answer:
+            raise asyncio.CancelledError
+
+        scene.placing.choose = lambda inbound: gives_up()
+        answer = await scene.ask(post())
+        assert (answer.status, answer.one(b"retry-after")) == (503, b"1")
+
+
+async def test_awaited_leg_is_taken() -> None:
+    async with stage(serving(OK)) as scene:
+
+        async def later() -> Leg:
+            await asyncio.sleep(0)
+            return scene.placing.ticket(scene.placing.endpoints[0])
+
+        scene.placing.choose = lambda inbound: later()
+        assert (await scene.ask(post())).body == b"ok"
