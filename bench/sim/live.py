@@ -42,6 +42,7 @@ class LiveEngine:
         self._due = 0.0
         self._released = float("nan")
         self._start_asked = False
+        self._closed = False
 
     @property
     def open_requests(self) -> int:
@@ -66,6 +67,7 @@ class LiveEngine:
         return done
 
     def close(self) -> None:
+        self._closed = True
         self._alarm.close()
 
     def _start(self) -> None:
@@ -98,8 +100,14 @@ class LiveEngine:
             touched[id(sink)] = sink
         for sink in touched.values():
             sink.flush()
+        self._loop.call_soon(self._after_release, result.duration)
+
+    def _after_release(self, duration: float) -> None:
+        """One turn later, when uvloop has made the writes: note the lag and begin the next step."""
+        if self._closed:
+            return
         end = time.monotonic()
-        self.lag.record(end - self._due, result.duration, end - self._released)
+        self.lag.record(end - self._due, duration, end - self._released)
         self._released = end
         start = self._due
         if end - start > MOST_BEHIND:
