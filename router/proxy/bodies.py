@@ -93,7 +93,7 @@ class ChunkScanner:
     def _keep(self, data: bytes, pos: int) -> None:
         """Hold a line whose end has not come yet."""
         line = data[pos:]
-        if b"\n" in line or len(line) > _LONGEST_LINE:
+        if b"\n" in line or b"\r" in line[:-1] or len(line) > _LONGEST_LINE:
             raise BadChunk("a chunk size or trailer line is malformed")
         self._partial = line
 
