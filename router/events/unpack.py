@@ -38,7 +38,7 @@ def unpack(raw, offset, out, limit):
             size = 1 << (head - 0xD0)
             negative = True
         elif (head == 0xC4 or head == 0xC5) and limit == 0:
-            if i + 2 > end:
+            if i + (head - 0xC3) > end:
                 return -1
             size = np.int64(raw[i])
             i += 1

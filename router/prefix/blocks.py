@@ -87,6 +87,7 @@ def detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, tier)
         nodes[n].set = owner | mark
     left = handles[h].tiers & ~bit
     handles[h].tiers = left
+    handles[h].copies &= ~(0xFF << (8 * tier))
     if left == 0:
         after = handles[h].next
         before = handles[h].prev
@@ -179,6 +180,7 @@ def attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, ti
         handles[h].node = n
         handles[h].slot = slot
         handles[h].tiers = 0
+        handles[h].copies = 0
         handles[h].twin = 0
         if twin:
             handles[h].twin = 1

@@ -5,6 +5,10 @@ from the token ids inside the events (`hashing.py`), so engines need not share a
 seed. A node is a key with its set of holders; a handle is (slot, engine hash) -> node with the tiers it
 holds. The slot holds a block in a tier while at least one of its handles says so.
 
+Copies count: vLLM tells every physical copy of a block with the same hash (two requests that computed it at the
+same time), and tells the end of each. So a store of a known block is one copy more (up to 256) and a removal one
+less; the block is gone with its last copy.
+
 One owner, no locks: the event loop. Cost: see `table.py`; a store is about 60 ns a block plus its tokens, a
 match of 512 blocks a few microseconds. `clear` forgets small slots at once (0.1 us a handle) and retires
 large ones: the slot continues empty at once under a new internal number, and later calls forget the old
@@ -50,7 +54,7 @@ class Overlap:
 
 @dataclass(slots=True)
 class IndexCounters:
-    """In blocks, except `cleared` and `orphan_stores` (events). `evicted` are blocks of all slots, by the
+    """What events did. In blocks, except `cleared` and `orphan_stores` (events). `evicted` are blocks of all slots, by the
     byte limit."""
 
     stored: int = 0
@@ -175,7 +179,7 @@ class PrefixIndex:
         return count - duplicates
 
     def remove(self, slot: int, tier: int | None, hashes: npt.NDArray[np.uint64]) -> int:
-        """`slot` no longer holds these in `tier` (None: in any). Returns how many it did hold."""
+        """`slot` holds one copy less of these in `tier` (None: no copy in any tier). Returns how many it did hold."""
         self._tidy()
         table, inner, done = self._table, self._inner[slot], 0
         table.state[at.UNKNOWN] = 0

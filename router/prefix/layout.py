@@ -1,6 +1,6 @@
 """Memory layout of the block table: record types, numba types and the entries of the state array.
 
-Sizes: a node 16 bytes, a handle 32, a set 24, a set word 16, plus 4-byte entries of the three open-addressing
+Sizes: a node 16 bytes, a handle 36, a set 24, a set word 16, plus 4-byte entries of the three open-addressing
 tables (filled to two thirds at most). So a block held by one worker costs 48 bytes plus 12 to 24 of tables,
 and a further worker that holds the same block 32 plus 6 to 12.
 """
@@ -28,9 +28,11 @@ HANDLE: Final = np.dtype(
         ("slot", "u2"),
         ("tiers", "u1"),
         ("twin", "u1"),
+        ("copies", "u4"),
     ]
 )
-"""(slot, engine hash) -> node. `twin`: another handle of this slot is or was on the node. `next` chains free
+"""(slot, engine hash) -> node. `twin`: another handle of this slot is or was on the node.
+`copies`: a byte a tier, how many copies of the block the engine holds there beyond the first. `next` chains free
 ones."""
 
 SET: Final = np.dtype([("hash", "u8"), ("refs", "i4"), ("offset", "i4"), ("words", "i4"), ("next", "i4")])

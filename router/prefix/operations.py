@@ -50,7 +50,7 @@ def store(
 
     `kind` says what `parent` is: NO_PARENT the root key, PARENT_HASH an engine hash, PARENT_KNOWN a key
     (a second call).
-    Returns ORPHAN if the parent is unknown. Known blocks are counted in state[DUPLICATES].
+    Returns ORPHAN if the parent is unknown. A block known already is one more copy, counted in state[DUPLICATES].
     """
     state[at.NEED] = 0
     key = parent
@@ -73,18 +73,25 @@ def store(
             return i
         if state[at.FRESH] == 0:
             state[at.DUPLICATES] += 1
+            if ((np.int64(handles[h].copies) >> (8 * tier)) & 0xFF) < 0xFF:
+                handles[h].copies = np.int64(handles[h].copies) + (1 << (8 * tier))
     return hashes.shape[0]
 
 
 @njit(i64(*at.CORE, i64, i64, at.U64S, i64), **at.KERNEL)
 def remove(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, tier, hashes, start):
-    """A BlockRemoved; `tier` -1 is every tier. Hashes the slot does not hold there are counted in
-    state[UNKNOWN]."""
+    """A BlockRemoved: one copy less; `tier` -1 is every copy in every tier.
+
+    Hashes the slot does not hold there are counted in state[UNKNOWN].
+    """
     state[at.NEED] = 0
     for i in range(start, hashes.shape[0]):
         h = find_handle(handles, htab, slot, hashes[i])
         if h < 0 or (tier >= 0 and (handles[h].tiers & (1 << tier)) == 0):
             state[at.UNKNOWN] += 1
+            continue
+        if tier >= 0 and ((np.int64(handles[h].copies) >> (8 * tier)) & 0xFF) > 0:
+            handles[h].copies = np.int64(handles[h].copies) - (1 << (8 * tier))
             continue
         if tier >= 0:
             need = detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, tier)

@@ -39,11 +39,11 @@ def block_keys(tokens: Sequence[int], block_size: int, root: int) -> list[int]:
 
 
 class ReferenceIndex:
-    """Who holds what: (slot, engine hash) -> (key, tiers). A key names the whole prefix up to its block."""
+    """Who holds what: (slot, engine hash) -> (key, copies a tier). A key names the whole prefix up to its block."""
 
     def __init__(self, root: int) -> None:
         self.root = root
-        self.handles: dict[tuple[int, int], tuple[int, set[int]]] = {}
+        self.handles: dict[tuple[int, int], tuple[int, dict[int, int]]] = {}
         self.orphans = self.duplicates = self.unknown = 0
 
     def store(
@@ -58,20 +58,24 @@ class ReferenceIndex:
             return
         for i, block_hash in enumerate(hashes):
             key = chain(key, tokens[i * size : (i + 1) * size])
-            known, tiers = self.handles.get((slot, block_hash), (key, set()))
+            known, copies = self.handles.get((slot, block_hash), (key, {}))
             if known != key:
-                tiers = set()
-            if tier in tiers:
+                copies = {}
+            if tier in copies:
                 self.duplicates += 1
-            self.handles[slot, block_hash] = (key, tiers | {tier})
+            self.handles[slot, block_hash] = (key, {**copies, tier: min(copies.get(tier, 0) + 1, 256)})
 
     def remove(self, slot: int, tier: int | None, hashes: Iterable[int]) -> None:
         for block_hash in hashes:
-            key, tiers = self.handles.get((slot, block_hash), (0, set()))
-            if not tiers or (tier is not None and tier not in tiers):
+            key, copies = self.handles.get((slot, block_hash), (0, {}))
+            if not copies or (tier is not None and tier not in copies):
                 self.unknown += 1
                 continue
-            left = set() if tier is None else tiers - {tier}
+            left = {
+                held: count - (held == tier)
+                for held, count in copies.items()
+                if tier is not None and count > (held == tier)
+            }
             self.forget(slot, block_hash)
             if left:
                 self.handles[slot, block_hash] = (key, left)
@@ -89,9 +93,9 @@ class ReferenceIndex:
 
     def match(self, slot: int, keys: Iterable[int]) -> list[int]:
         held: list[set[int]] = [set() for _ in range(TIERS)]
-        for (held_by, _), (key, tiers) in self.handles.items():
+        for (held_by, _), (key, copies) in self.handles.items():
             if held_by == slot:
-                for tier in tiers:
+                for tier in copies:
                     held[tier].add(key)
         wanted = list(keys)
         depth, result = 0, []

@@ -76,12 +76,39 @@ def test_a_parent_of_another_slot_is_unknown() -> None:
     assert index.blocks(1) == 0
 
 
-def test_a_store_known_already_is_counted_and_harmless() -> None:
+def test_a_store_known_already_is_counted() -> None:
     index = PrefixIndex(SEED, PLENTY, 1)
     assert store(index, 0, [1, 2, 3, 4], [10, 11]) == 2
     assert store(index, 0, [1, 2, 3, 4, 5, 6], [10, 11, 12]) == 1
     assert (index.counters.stored, index.counters.duplicate_stores) == (3, 2)
-    index.remove(0, 0, u64([10, 11, 12]))
+
+
+def test_a_block_in_two_copies_is_gone_with_the_second() -> None:
+    index = PrefixIndex(SEED, PLENTY, 1)
+    for _ in range(2):
+        store(index, 0, [1, 2], [10])
+    index.remove(0, 0, u64([10]))
+    assert overlap_of(index, [1, 2]).device.tolist() == [1]
+    index.remove(0, 0, u64([10]))
+    assert overlap_of(index, [1, 2]).device.tolist() == [0]
+
+
+def test_copies_are_counted_a_tier() -> None:
+    index = PrefixIndex(SEED, PLENTY, 1)
+    for tier in (Tier.DEVICE, Tier.HOST, Tier.HOST):
+        store(index, 0, [1, 2], [10], tier=tier)
+    index.remove(0, Tier.DEVICE, u64([10]))
+    index.remove(0, Tier.HOST, u64([10]))
+    assert tiers(overlap_of(index, [1, 2]), 0) == [0, 1, 0, 0]
+
+
+def test_more_copies_than_can_be_counted_do_not_spill_into_the_next_tier() -> None:
+    index = PrefixIndex(SEED, PLENTY, 1)
+    for _ in range(400):
+        store(index, 0, [1, 2], [10])
+    for _ in range(256):
+        index.remove(0, Tier.DEVICE, u64([10]))
+    assert tiers(overlap_of(index, [1, 2]), 0) == [0, 0, 0, 0]
     assert index.blocks(0) == 0
 
 
