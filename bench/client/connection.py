@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._answered = False
         self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
-        self._complete = False
+        self._complete = self._keep = False
         self._now = 0.0
         self._parser = httptools.HttpResponseParser(self)
 
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._timing = self._done = None
         self._wire = b""
         self._served += 1
-        if self._complete and self._parser.should_keep_alive():
+        if self._complete and self._keep:
             self._pool.give_back(self._target, self)
         else:
             self.close()
@@ -163,6 +163,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = True
+        self._keep = self._parser.should_keep_alive()
 
 
 class Pool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -61,7 +62,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Chunk)
@@ -181,7 +182,7 @@ class Timing:
                 self.fail(now, "bad_event", f"{error}: {event[:100]!r}")
                 return
             if chunk.error is not None:
-                self.fail(now, "error_in_stream", bytes(chunk.error).decode("utf-8", "replace"))
+                self.fail(now, "error_in_stream", msgspec.json.encode(chunk.error).decode())
                 return
             if self._classify(now, chunk):
                 content_in_read += 1

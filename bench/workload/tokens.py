@@ -61,7 +61,7 @@ def piece_tokens(piece: Piece, vocabulary: Vocabulary) -> Tokens:
 
 
 class PieceText:
-    """Pieces as ids and as JSON, the recently used ones kept. `limit` is bytes of cached text and ids.
+    """Pieces as ids and as JSON, the recently used ones kept. `limit` is bytes of cached JSON.
 
     A body is then a join of a few dozen byte strings, so that building it does not delay the next send.
     """
@@ -71,6 +71,11 @@ class PieceText:
         self._limit = limit
         self._held = 0
         self._json: OrderedDict[Piece, bytes] = OrderedDict()
+
+    @property
+    def held(self) -> int:
+        """Bytes of JSON kept."""
+        return self._held
 
     def tokens(self, pieces: tuple[Piece, ...]) -> Tokens:
         """The ids of a whole prompt: uint32, C-contiguous."""

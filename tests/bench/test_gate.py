@@ -1,0 +1,80 @@
+"""Gates: what they may say, and when they pass, fail or cannot tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.gate import Gate, GateError, GateResult, judge, parse_gate
+from bench.stats import Comparison
+
+ARMS = ["kv", "random", "kv#2"]
+
+
+def judged(text: str, ci: tuple[float, float] | None, void: list[str] | None = None) -> GateResult:
+    ratio = None if ci is None else sum(ci) / 2
+    return judge(
+        parse_gate(text, ARMS), lambda m, b, o: Comparison(ratio, ci, 0.01), lambda a, m: 400.0, void or []
+    ).result
+
+
+def test_a_gate_on_two_arms_is_read() -> None:
+    assert parse_gate("ttft_ms.p95: kv <= 0.95*random", ARMS) == Gate(
+        "ttft_ms.p95: kv <= 0.95*random", "ttft_ms.p95", "kv", "<=", 0.95, "random"
+    )
+
+
+@pytest.mark.parametrize("text", ["itl_p95: kv <= 1.05*random (non-inferior)", "itl_ms.p95:kv<=1.05 * random"])
+def test_other_spellings_mean_the_same(text: str) -> None:
+    gate = parse_gate(text, ARMS)
+    assert (gate.metric, gate.factor, gate.right) == ("itl_ms.p95", 1.05, "random")
+
+
+def test_a_gate_on_a_number() -> None:
+    gate = parse_gate("ttft_ms.p95: kv <= 500", ARMS)
+    assert (gate.factor, gate.right) == (500, None)
+
+
+def test_a_numbered_arm_can_be_named() -> None:
+    assert parse_gate("ttft_ms.mean: kv#2 < kv", ARMS).left == "kv#2"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttft_ms.p95 kv <= random", "wanted"),
+        ("speed: kv <= random", "unknown metric"),
+        ("ttft_ms.p42: kv <= random", "unknown metric"),
+        ("ttft_ms.p95: nobody <= random", "no arm 'nobody'"),
+        ("ttft_ms.p95: kv <= 2*nobody", "neither a number nor an arm"),
+    ],
+)
+def test_a_gate_that_is_not_understood_says_why(text: str, said: str) -> None:
+    with pytest.raises(GateError, match=said):
+        parse_gate(text, ARMS)
+
+
+@pytest.mark.parametrize(
+    ("ci", "result"),
+    [
+        ((0.5, 0.9), GateResult.PASS),
+        ((0.96, 1.2), GateResult.FAIL),
+        ((0.9, 1.0), GateResult.INCONCLUSIVE),
+        (None, GateResult.INCONCLUSIVE),
+    ],
+)
+def test_the_whole_interval_decides(ci: tuple[float, float] | None, result: GateResult) -> None:
+    assert judged("ttft_ms.p95: kv <= 0.95*random", ci) is result
+
+
+def test_a_lower_limit_is_judged_from_the_other_end() -> None:
+    assert judged("cached_token_ratio: kv >= 2*random", (2.1, 3.0)) is GateResult.PASS
+    assert judged("cached_token_ratio: kv >= 2*random", (1.1, 1.9)) is GateResult.FAIL
+
+
+def test_a_limit_on_one_arm_is_judged_by_its_value() -> None:
+    assert judged("ttft_ms.p95: kv <= 500", None) is GateResult.PASS
+    assert judged("ttft_ms.p95: kv <= 300", None) is GateResult.FAIL
+
+
+def test_nothing_passes_in_a_run_that_is_not_valid() -> None:
+    assert judged("ttft_ms.p95: kv <= 0.95*random", (0.1, 0.2), ["interrupted"]) is GateResult.INCONCLUSIVE
