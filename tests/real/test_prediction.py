@@ -1,21 +1,22 @@
 """The number that the router stands for: the cached tokens it predicts are those that the engine reports.
 
-250 requests of every kind, four at a time, prefixes shared between conversations. The figure is printed and kept in
-`.real/prediction.json`.
+252 requests of every kind, four at a time, prefixes shared between conversations; once with the engine's own tokenizer,
+asked over HTTP, and once with ours. The figures are printed and kept in `.real/prediction-*.json`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
-from .engines import LOGS, Engine
-from .router_process import Router
+from .engines import LOGS, MODELS, Engine
+from .router_process import Router, serve
 from .traffic import SHAPES, Corpus, Exchange, Thread
 
 if TYPE_CHECKING:
@@ -26,7 +27,26 @@ REQUESTS = 252
 AT_A_TIME = 4
 
 
-def test_predicted_cached_tokens_equal_the_engines(router: Router, engines: Sequence[Engine], client: OpenAI) -> None:
+@pytest.fixture(scope="module", params=["engine", "local"])
+def tokenizer(request: pytest.FixtureRequest) -> str:
+    """Whose tokenizer the router uses."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def router(engines: Sequence[Engine], tokenizer: str) -> Iterator[Router]:
+    for engine in engines:
+        engine.reset_cache()
+    options = ("--tokenizer", str(MODELS / engines[0].model)) if tokenizer == "local" else ()
+    urls = [engine.url for engine in engines]
+    with serve(f"router-prediction-{tokenizer}", *urls, options=options) as router:
+        router.wait_up(urls)
+        yield router
+
+
+def test_predicted_cached_tokens_equal_the_engines(
+    router: Router, engines: Sequence[Engine], client: OpenAI, tokenizer: str
+) -> None:
     shared = [Corpus(seed).slice(700, 1500) for seed in range(3)]
     threads = [
         Thread(shape, Corpus(100 + number), engines[0].model, opening=shared[number % len(shared)])
@@ -37,8 +57,10 @@ def test_predicted_cached_tokens_equal_the_engines(router: Router, engines: Sequ
         done = list(pool.map(lambda thread: [thread.turn(client, router) for _ in range(turns)], threads))
     exchanges = [exchange for thread in done for exchange in thread]
     report = _report(exchanges)
-    (LOGS.parent / "prediction.json").write_text(json.dumps(report, indent=1) + "\n")
-    print(f"\npredicted = engine's cached tokens: {report['equal']} of {report['requests']} ({report['share']:.2%})")
+    (LOGS.parent / f"prediction-{tokenizer}.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(
+        f"\n{tokenizer} tokenizer: predicted = engine's cached tokens: {report['equal']} of {report['requests']} ({report['share']:.2%})"
+    )
     assert report["requests"] >= 200
     assert report["cached_tokens"] > 0
     assert report["share"] >= 0.99, report
