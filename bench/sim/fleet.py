@@ -89,8 +89,8 @@ class SimFleet:
             raise
         return self
 
-    def stop(self) -> None:
-        """End the child and wait until it is gone. Safe to call twice."""
+    def stop(self) -> int | None:
+        """End the child and wait until it is gone; its exit code. Safe to call twice, the second time gives None."""
         child, self._child = self._child, None
         if child is not None:
             if child.stdin is not None:
@@ -106,6 +106,7 @@ class SimFleet:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
+        return child.returncode if child is not None else None
 
     def __enter__(self) -> SimFleet:
         return self.start()
