@@ -58,9 +58,7 @@ def test_predicted_cached_tokens_equal_the_engines(
     exchanges = [exchange for thread in done for exchange in thread]
     report = _report(exchanges)
     (LOGS.parent / f"prediction-{tokenizer}.json").write_text(json.dumps(report, indent=1) + "\n")
-    print(
-        f"\n{tokenizer} tokenizer: predicted = engine's cached tokens: {report['equal']} of {report['requests']} ({report['share']:.2%})"
-    )
+    print(f"\n{tokenizer} tokenizer: {report['equal']} of {report['requests']} equal ({report['share']:.2%})")
     assert report["requests"] >= 200
     assert report["cached_tokens"] > 0
     assert report["share"] >= 0.99, report
