@@ -11,7 +11,7 @@ whole prompt fits; when blocks run out the latest sequence is preempted and reco
 preempted admits nobody. Blocks become findable when the step that fills them is planned, so a sibling in the
 same step already reuses them. The newest token of an answer has no KV yet: its block is stored one step late.
 
-Cost: about half a microsecond a decoding sequence and step; a compiled call at block boundaries.
+Cost: about a microsecond a decoding sequence and step; a compiled call at block boundaries.
 """
 
 from __future__ import annotations
