@@ -13,7 +13,8 @@ from kvctl.options import env
 
 def explain(
     decision: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A decision id (x-kvctl-decision) or request id (x-request-id).")
+        str | None,
+        typer.Argument(metavar="[ID]", help="A decision id (x-kvctl-decision) or request id (x-request-id)."),
     ] = None,
     prompt: Annotated[
         str | None, typer.Option("--prompt", help="Where would this prompt go now? Nothing is sent.")
@@ -22,7 +23,9 @@ def explain(
         Path | None, typer.Option("--request", help="The same for a request body in a JSON file ('-' is stdin).")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", envvar=env("model"), help="With --prompt: the model.")] = None,
-    mode: Annotated[str | None, typer.Option("--mode", help="With --prompt or --request: as this mode would decide.")] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="With --prompt or --request: as this mode would decide.")
+    ] = None,
     admin: Annotated[
         str, typer.Option("--admin", envvar=env("admin"), help="The router's admin port.")
     ] = "http://127.0.0.1:9090",
@@ -54,13 +57,16 @@ def explain(
                 answer = client.post("/explain", content=body, params={"mode": mode} if mode else {})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Problem(
-            f"no router's admin port at {admin}: {error or type(error).__name__}; start one with `kvctl serve`, or give --admin URL",
+            f"no router's admin port at {admin}: {error or type(error).__name__}; "
+            "start one with `kvctl serve`, or give --admin URL",
             code=UNREACHABLE,
         ) from None
     try:
         data: Any = msgspec.json.decode(answer.content)
     except msgspec.DecodeError:
-        raise Problem(f"{admin} is not a router's admin port: it answered {answer.status_code} without JSON", code=UNREACHABLE) from None
+        raise Problem(
+            f"{admin} is not a router's admin port: it answered {answer.status_code} without JSON", code=UNREACHABLE
+        ) from None
     if answer.status_code != 200:
         message = data.get("error", {}).get("message") if isinstance(data, dict) else None
         raise Problem(message or f"the router answered {answer.status_code}", code=FAILED)

@@ -40,7 +40,7 @@ def root(
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    global _debug  # noqa: PLW0603
+    global _debug
     _debug = debug
 
 

@@ -30,13 +30,15 @@ def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
     section = data.get(command, {})
     if not isinstance(section, dict):
         raise Problem(f"{path}: '{command}' must be a table of options")
-    keys = {key: value for key, value in data.items() if key not in _COMMANDS} | section
+    keys = {key: value for key, value in data.items() if key not in _COMMANDS | {command}} | section
     known = {param.name: param for param in ctx.command.params if param.name not in ("config", "help")}
     defaults: dict[str, Any] = {}
     for key, value in keys.items():
         name = {parameter_key(param): param.name for param in known.values()}.get(key.replace("_", "-"))
         if name is None:
-            raise Problem(f"{path}: unknown key '{key}'; `kvctl {command} --help` lists the options, which are the keys")
+            raise Problem(
+                f"{path}: unknown key '{key}'; `kvctl {command} --help` lists the options, which are the keys"
+            )
         defaults[name] = value
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path

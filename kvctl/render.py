@@ -20,8 +20,8 @@ def decision_report(decision: dict[str, Any]) -> None:
     )
     console.print(
         f"prompt {decision['prompt_tokens']} tokens in blocks of {decision['block_size']}; predicted cached "
-        f"{decision['predicted_cached_tokens']}, engine reported {_or_dash(decision['engine_cached_tokens'])}; decided in "
-        f"{decision['decide_us']:.0f} µs"
+        f"{decision['predicted_cached_tokens']}, engine reported {_or_dash(decision['engine_cached_tokens'])}; "
+        f"decided in {decision['decide_us']:.0f} µs"
     )
     if decision["degraded"]:
         console.print(f"[yellow]degraded:[/yellow] {', '.join(decision['degraded'])}")
@@ -54,7 +54,10 @@ def decision_report(decision: dict[str, Any]) -> None:
             style="bold" if mine else ("dim" if not candidate["eligible"] else ""),
         )
     console.print(table)
-    console.print("[dim]cached: blocks held · prefill: tokens to compute there · decode: blocks of live requests, with this one[/dim]")
+    console.print(
+        "[dim]cached: blocks held · prefill: tokens to compute there · decode: blocks of live requests, "
+        "with this one[/dim]"
+    )
 
 
 def _or_dash(value: Any) -> str:

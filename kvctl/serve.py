@@ -65,7 +65,9 @@ def serve(
     ] = None,
     sim: Annotated[
         int,
-        typer.Option("--sim", envvar=env("sim"), min=0, max=64, rich_help_panel=_FLEET, help="Embed N simulated engines."),
+        typer.Option(
+            "--sim", envvar=env("sim"), min=0, max=64, rich_help_panel=_FLEET, help="Embed N simulated engines."
+        ),
     ] = 0,
     sim_speedup: Annotated[
         float,
@@ -133,7 +135,13 @@ def serve(
         ),
     ] = None,
     overlap_score_credit: Annotated[
-        float, typer.Option("--overlap-score-credit", envvar=env("overlap-score-credit"), rich_help_panel=_WEIGHTS, help="C: a cached device block's worth.")
+        float,
+        typer.Option(
+            "--overlap-score-credit",
+            envvar=env("overlap-score-credit"),
+            rich_help_panel=_WEIGHTS,
+            help="C: a cached device block's worth.",
+        ),
     ] = 1.0,
     overlap_score_credit_decay: Annotated[
         float,
@@ -145,7 +153,13 @@ def serve(
         ),
     ] = 0.0,
     prefill_load_scale: Annotated[
-        float, typer.Option("--prefill-load-scale", envvar=env("prefill-load-scale"), rich_help_panel=_WEIGHTS, help="S: prefill against decode.")
+        float,
+        typer.Option(
+            "--prefill-load-scale",
+            envvar=env("prefill-load-scale"),
+            rich_help_panel=_WEIGHTS,
+            help="S: prefill against decode.",
+        ),
     ] = 1.0,
     decode_active_request_weight: Annotated[
         float,
@@ -157,17 +171,40 @@ def serve(
         ),
     ] = 0.0,
     host_cache_hit_weight: Annotated[
-        float, typer.Option("--host-cache-hit-weight", envvar=env("host-cache-hit-weight"), rich_help_panel=_WEIGHTS, help="Wh: a block in host memory.")
+        float,
+        typer.Option(
+            "--host-cache-hit-weight",
+            envvar=env("host-cache-hit-weight"),
+            rich_help_panel=_WEIGHTS,
+            help="Wh: a block in host memory.",
+        ),
     ] = 0.75,
     disk_cache_hit_weight: Annotated[
-        float, typer.Option("--disk-cache-hit-weight", envvar=env("disk-cache-hit-weight"), rich_help_panel=_WEIGHTS, help="Wd: a block on disk.")
+        float,
+        typer.Option(
+            "--disk-cache-hit-weight",
+            envvar=env("disk-cache-hit-weight"),
+            rich_help_panel=_WEIGHTS,
+            help="Wd: a block on disk.",
+        ),
     ] = 0.25,
     shared_cache_multiplier: Annotated[
-        float, typer.Option("--shared-cache-multiplier", envvar=env("shared-cache-multiplier"), rich_help_panel=_WEIGHTS, help="M: a block in a shared store.")
+        float,
+        typer.Option(
+            "--shared-cache-multiplier",
+            envvar=env("shared-cache-multiplier"),
+            rich_help_panel=_WEIGHTS,
+            help="M: a block in a shared store.",
+        ),
     ] = 0.5,
     router_temperature: Annotated[
         float,
-        typer.Option("--router-temperature", envvar=env("router-temperature"), rich_help_panel=_WEIGHTS, help="T: 0 takes the cheapest, more spreads."),
+        typer.Option(
+            "--router-temperature",
+            envvar=env("router-temperature"),
+            rich_help_panel=_WEIGHTS,
+            help="T: 0 takes the cheapest, more spreads.",
+        ),
     ] = 0.0,
     active_decode_blocks_threshold: Annotated[
         float | None,
@@ -188,16 +225,40 @@ def serve(
         ),
     ] = None,
     index_limit_mib: Annotated[
-        int, typer.Option("--index-limit-mib", envvar=env("index-limit-mib"), min=1, rich_help_panel=_LIMITS, help="Memory of the block index.")
+        int,
+        typer.Option(
+            "--index-limit-mib",
+            envvar=env("index-limit-mib"),
+            min=1,
+            rich_help_panel=_LIMITS,
+            help="Memory of the block index.",
+        ),
     ] = 1024,
     max_body_mib: Annotated[
-        int, typer.Option("--max-body-mib", envvar=env("max-body-mib"), min=1, rich_help_panel=_LIMITS, help="Largest request body.")
+        int,
+        typer.Option(
+            "--max-body-mib", envvar=env("max-body-mib"), min=1, rich_help_panel=_LIMITS, help="Largest request body."
+        ),
     ] = 64,
     max_connections: Annotated[
-        int, typer.Option("--max-connections", envvar=env("max-connections"), min=1, rich_help_panel=_LIMITS, help="Client connections at a time.")
+        int,
+        typer.Option(
+            "--max-connections",
+            envvar=env("max-connections"),
+            min=1,
+            rich_help_panel=_LIMITS,
+            help="Client connections at a time.",
+        ),
     ] = 20_000,
     connect_timeout: Annotated[
-        float, typer.Option("--connect-timeout", envvar=env("connect-timeout"), min=0.01, rich_help_panel=_LIMITS, help="Seconds to reach an engine.")
+        float,
+        typer.Option(
+            "--connect-timeout",
+            envvar=env("connect-timeout"),
+            min=0.01,
+            rich_help_panel=_LIMITS,
+            help="Seconds to reach an engine.",
+        ),
     ] = 5.0,
     first_byte_timeout: Annotated[
         float,
@@ -212,7 +273,11 @@ def serve(
     idle_timeout: Annotated[
         float,
         typer.Option(
-            "--idle-timeout", envvar=env("idle-timeout"), min=0.01, rich_help_panel=_LIMITS, help="Longest silence inside an answer."
+            "--idle-timeout",
+            envvar=env("idle-timeout"),
+            min=0.01,
+            rich_help_panel=_LIMITS,
+            help="Longest silence inside an answer.",
         ),
     ] = 300.0,
     drain_timeout: Annotated[
@@ -228,7 +293,11 @@ def serve(
     health_interval: Annotated[
         float,
         typer.Option(
-            "--health-interval", envvar=env("health-interval"), min=0.05, rich_help_panel=_FLEET, help="Seconds between health checks."
+            "--health-interval",
+            envvar=env("health-interval"),
+            min=0.05,
+            rich_help_panel=_FLEET,
+            help="Seconds between health checks.",
         ),
     ] = 1.0,
     log_level: Annotated[
@@ -263,6 +332,8 @@ def serve(
     if log_level not in ("debug", "info", "warning", "error"):
         raise Problem(f"--log-level must be debug, info, warning or error, not '{log_level}'")
 
+    from router.server import ServeSettings, StartError, run
+
     from router.admin.app import threshold_settings
     from router.core import CoreSettings
     from router.dispatch import DispatchSettings
@@ -271,7 +342,6 @@ def serve(
     from router.policies.kv import KvWeights
     from router.policies.registry import UnknownMode, mode_name
     from router.proxy.interface import Limits, Timeouts
-    from router.server import ServeSettings, StartError, run
 
     tokenizer_path = tokenizer
     if model is not None and Path(model).exists():

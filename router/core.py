@@ -24,7 +24,7 @@ from router.model import Candidates, Decision, Degraded, FloatArray, IntArray, P
 from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
 from router.prefix.active import ActiveBlocks
-from router.prefix.hashing import block_keys, root_key
+from router.prefix.hashing import block_keys
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
 
@@ -55,7 +55,6 @@ class RoutingCore:
         self.predictions = Predictions(ttl=max(settings.predict_ttl, 0.001))
         self.loads = LoadTracker(ActiveBlocks())
         self._policies: dict[str, Policy] = {}
-        self._roots: dict[tuple[int, str | None, str | None], int] = {}
         self._retired: list[Worker] = []
 
     # -- the fleet ---------------------------------------------------------------------------------------------
@@ -101,15 +100,7 @@ class RoutingCore:
     ) -> dict[int, npt.NDArray[np.uint64]]:
         """Block keys of a prompt for each block size in the fleet, 16 where no worker has told its own yet."""
         sizes = self.fleet.view.block_sizes or (FALLBACK_BLOCK_SIZE,)
-        return {size: block_keys(tokens, size, self._root(size, lora, salt)) for size in sizes}
-
-    def _root(self, block_size: int, lora: str | None, salt: str | None) -> int:
-        if salt is not None or lora is not None:
-            return root_key(self.hash_seed, block_size, lora, salt)
-        root = self._roots.get((block_size, None, None))
-        if root is None:
-            root = self._roots[block_size, None, None] = root_key(self.hash_seed, block_size)
-        return root
+        return {size: block_keys(tokens, size, self.index.root(size, lora, salt)) for size in sizes}
 
     def candidates(self, request: RouteRequest, now: float) -> Candidates:
         """The fleet as `request` sees it, who may serve it included."""
@@ -193,7 +184,8 @@ class RoutingCore:
         booking = self.loads.book(slot, request.prompt_tokens, cached, keys)
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
-            ttl = self.settings.approximate_ttl if worker.kv is KvState.NONE else self.settings.predict_ttl
+            blind = worker.kv is KvState.NONE or Degraded.APPROXIMATE_TOKENS in request.degraded
+            ttl = self.settings.approximate_ttl if blind else self.settings.predict_ttl
             if ttl > 0:
                 self.predictions.add(slot, keys, now, ttl=ttl)
         return booking

@@ -236,6 +236,7 @@ class RequestDispatcher:
     def _take_tokens(self, request: RouteRequest, body: Body, result: TokenResult) -> None:
         request.prompt_tokens = len(result.ids)
         request.degraded = result.degraded
+        request.joins = body.prompts == 1 and body.n == 1
         request.keys = self.core.keys_for(result.ids, salt=body.cache_salt)
         if result.source is Source.APPROXIMATE:
             return
@@ -248,7 +249,7 @@ class RequestDispatcher:
             longest = max(length for length in lengths if length is not None)
             raise BadRequest(
                 f"the prompt has {request.prompt_tokens} tokens, but the model's context holds {longest} in all",
-                param="messages" if "chat" in inbound_kind(body) else "prompt",
+                param="prompt" if body.chat is None else "messages",
             )
 
     def _decide(self, request: RouteRequest, mode: str) -> Decision:
@@ -322,10 +323,6 @@ class RequestDispatcher:
         code = "engine_timeout" if status == 504 else "engine_failed"
         self.stats.refused[code] += 1
         return error_answer(status, message, code)
-
-
-def inbound_kind(body: Body) -> str:
-    return str(body.kind)
 
 
 class _ModelOnly(msgspec.Struct):

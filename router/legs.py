@@ -72,7 +72,7 @@ class RoutedLeg:
 
     def usage(self, usage: Usage) -> None:
         cached = usage.cached_tokens
-        if cached is None or self.decision.engine_cached_tokens is not None:
+        if cached is None or not self.request.joins or self.decision.engine_cached_tokens is not None:
             return
         self.decision.engine_cached_tokens = cached
         if self.decision.prompt_tokens:

@@ -87,7 +87,8 @@ class WorkerSpec:
 class RouteRequest:
     """What a policy may know of a request.
 
-    `keys` maps a block size to the request's block keys (uint64, one a full block); usually one entry.
+    `keys` maps a block size to the request's block keys (uint64, one a full block); usually one entry. `joins` is
+    false where the engine's figure of cached tokens is not that of this prompt (several prompts or answers at once).
     """
 
     id: str
@@ -98,6 +99,7 @@ class RouteRequest:
     pin_worker: str | None = None
     pin_rank: int | None = None
     tried: frozenset[str] = frozenset()
+    joins: bool = True
 
 
 @dataclass(slots=True)

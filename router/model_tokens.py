@@ -1,0 +1,99 @@
+"""Token ids by model: one `TokenService` a model, its engines found in the fleet, its self-check run for new workers.
+
+A local tokenizer, where given, serves every model until a self-check shows that it is not that model's; then the
+model's own engines are asked. Touches the network only through the services.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+from router.fleet.registry import Fleet
+from router.fleet.view import FleetView
+from router.fleet.worker import Health, Worker
+from router.tokens.body import Body
+from router.tokens.engine_http import EngineHttp
+from router.tokens.remote import Fetched, RemoteTokenizer, fetch
+from router.tokens.selfcheck import CheckResult, check
+from router.tokens.service import TokenResult, TokenService
+from router.tokens.tokenizer import LocalTokenizer
+
+log = logging.getLogger("kvctl.tokens")
+
+_MOST_MODELS = 256
+_CHECK_TIMEOUT = 5.0
+
+
+class ModelTokens:
+    def __init__(self, fleet: Fleet, local: LocalTokenizer | None) -> None:
+        self._fleet = fleet
+        self._local = local
+        self._http = EngineHttp()
+        self._services: dict[str, TokenService] = {}
+        self._checks: dict[str, CheckResult] = {}
+        self._urls: dict[str, tuple[FleetView, list[str]]] = {}
+
+    def tokens(self, model: str, body: Body) -> TokenResult | Awaitable[TokenResult]:
+        """The ids of the body's prompt, see `TokenService.tokens`."""
+        return self._service(model).tokens(body)
+
+    def services(self) -> dict[str, TokenService]:
+        return self._services
+
+    def describe(self, models: tuple[str, ...]) -> dict[str, Any]:
+        """For the admin port: where each model's ids come from, and what the self-check found."""
+        return {model: self._describe(model) for model in models}
+
+    def _describe(self, model: str) -> dict[str, Any]:
+        service = self._services.get(model)
+        checked = self._checks.get(model)
+        distrusted = service.distrusted if service is not None else None
+        return {
+            "source": "local" if self._local is not None and distrusted is None else "engine",
+            "distrusted": None if distrusted is None else str(distrusted),
+            "self_check": None if checked is None else checked.message,
+        }
+
+    async def check(self, worker: Worker) -> None:
+        """Compare our ids with this worker's, for each of its models; a difference is logged and acted on there."""
+        if self._local is None:
+            return
+        for model in worker.models[:_MOST_MODELS]:
+
+            async def ask(question: dict[str, Any]) -> Fetched:
+                return await fetch(self._http, worker.spec.url, msgspec.json.encode(question), _CHECK_TIMEOUT)
+
+            self._checks[model] = await check(self._service(model), ask, model)
+
+    def _service(self, model: str) -> TokenService:
+        service = self._services.get(model)
+        if service is None:
+            if len(self._services) >= _MOST_MODELS:
+                model = ""
+                if model in self._services:
+                    return self._services[model]
+            remote = RemoteTokenizer(lambda: self._engines(model), self._http)
+            service = self._services[model] = TokenService(self._local, remote)
+        return service
+
+    def _engines(self, model: str) -> list[str]:
+        """URLs of reachable engines with `model`; kept until the fleet changes."""
+        view = self._fleet.view
+        kept = self._urls.get(model)
+        if kept is None or kept[0] is not view:
+            urls = [
+                worker.spec.url
+                for worker in self._fleet.workers.values()
+                if worker.health is Health.UP and (not model or not worker.models or model in worker.models)
+            ]
+            kept = self._urls[model] = (view, urls)
+        return kept[1]
+
+    def close(self) -> None:
+        for service in self._services.values():
+            service.close()
+        self._http.close()

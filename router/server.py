@@ -1,0 +1,236 @@
+"""Wiring: the only module that knows all the others. `run` is the life of `kvctl serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from router.admin.app import AdminApp
+from router.admin.server import AdminServer
+from router.core import CoreSettings, RoutingCore
+from router.dispatch import DispatchSettings, RequestDispatcher, kvctl_version
+from router.feed import KvFeed
+from router.fleet.monitor import FleetMonitor
+from router.fleet.probe import EventSource
+from router.fleet.worker import Worker
+from router.metrics import RouterCollector, RouterStats
+from router.model import WorkerSpec
+from router.model_tokens import ModelTokens
+from router.prefix.warm import warm
+from router.proxy.interface import Limits, PlaneStats, Timeouts
+from router.proxy.plane import DataPlane
+from router.records import DecisionLog
+from router.tokens.tokenizer import LocalTokenizer, TokenizerError
+
+log = logging.getLogger("kvctl")
+
+_FIRST_ANSWERS = 5.0
+_RECLAIM_EVERY = 5.0
+
+
+class StartError(Exception):
+    """The router cannot start; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    core: CoreSettings = field(default_factory=CoreSettings)
+    dispatch: DispatchSettings = field(default_factory=DispatchSettings)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 9090
+    workers: tuple[WorkerSpec, ...] = ()
+    workers_file: Path | None = None
+    tokenizer: Path | None = None
+    health_interval: float = 1.0
+    drain_timeout: float = 30.0
+    log_level: str = "info"
+    ready_json: bool = False
+
+
+class Router:
+    """All rooms of a running router. Also the fleet's listener: a worker that comes or goes is told to each room."""
+
+    def __init__(self, settings: ServeSettings, local: LocalTokenizer | None) -> None:
+        self.settings = settings
+        loop = asyncio.get_running_loop()
+        self.core = RoutingCore(settings.core)
+        self.stats = RouterStats()
+        self.plane_stats = PlaneStats()
+        self.log = DecisionLog()
+        self.tokens = ModelTokens(self.core.fleet, local)
+        self.feed = KvFeed(self.core, loop)
+        self.monitor = FleetMonitor(
+            self.core.fleet, self, interval=settings.health_interval, model=settings.dispatch.model
+        )
+        self.dispatcher = RequestDispatcher(
+            self.core, self.monitor, self.tokens, self.log, self.stats, settings.dispatch, loop.time
+        )
+        self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
+        registry = CollectorRegistry()
+        registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
+        admin = AdminApp(
+            self.core, self.monitor, self.dispatcher, self.log, self.feed, registry, shown_settings(settings)
+        )
+        self.admin = AdminServer(admin.app)
+        self._background: set[asyncio.Task[None]] = set()
+
+    # -- the fleet's listener ----------------------------------------------------------------------------------
+
+    def worker_added(self, worker: Worker) -> None:
+        self.core.add_slots()
+
+    def worker_up(self, worker: Worker, sources: list[EventSource]) -> None:
+        self.feed.follow(worker, sources)
+        self._spawn(self.tokens.check(worker))
+
+    def worker_down(self, worker: Worker, process_gone: bool) -> None:
+        self.plane.forget(worker.endpoint)
+        if process_gone:
+            self.core.forget(worker)
+
+    def worker_removed(self, worker: Worker) -> None:
+        self.feed.unfollow(worker)
+        self.plane.forget(worker.endpoint)
+        self.core.retire(worker)
+        self.stats.worker_removed(worker.id)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(_logged(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> tuple[str, str]:
+        """Listens on both ports, asks the workers once. Returns the data and admin URLs.
+
+        Raises:
+            StartError: a port is taken, or the workers file cannot be read.
+        """
+        settings = self.settings
+        data = await _listen(self.plane.start, settings.host, settings.port, "--port")
+        admin = await _listen(self.admin.start, settings.admin_host, settings.admin_port, "--admin-port")
+        for spec in settings.workers:
+            self.monitor.add(spec)
+        if settings.workers_file is not None:
+            try:
+                self.monitor.follow_file(settings.workers_file)
+            except ValueError as error:
+                raise StartError(str(error)) from None
+        await self.monitor.first_answers(_FIRST_ANSWERS)
+        await self.feed.settled(_FIRST_ANSWERS)
+        if not self.core.fleet.workers:
+            log.warning(
+                "No workers: requests are answered 503 until one is added (--worker URL, --workers-file FILE, "
+                "--sim N, or POST /workers on the admin port)"
+            )
+        self._spawn(self._reclaim())
+        return data, admin
+
+    async def _reclaim(self) -> None:
+        while True:
+            await asyncio.sleep(_RECLAIM_EVERY)
+            self.core.reclaim()
+            self.stats.workers_file_errors = self.monitor.file_errors
+
+    async def stop(self) -> None:
+        await self.plane.stop(self.settings.drain_timeout)
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.monitor.close()
+        self.feed.close()
+        self.tokens.close()
+        await self.admin.stop()
+
+
+async def _logged(work: Any) -> None:
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        log.exception("A background task failed")
+
+
+async def _listen(start: Any, host: str, port: int, option: str) -> str:
+    try:
+        bound_host, bound_port = await start(host, port)
+    except OSError as error:
+        raise StartError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; is it in use? Choose another with {option}"
+        ) from None
+    shown = f"[{bound_host}]" if ":" in bound_host else bound_host
+    return f"http://{shown}:{bound_port}"
+
+
+def shown_settings(settings: ServeSettings) -> dict[str, Any]:
+    """The settings as JSON for `GET /config`; they hold no secrets."""
+    data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
+    return data | {"version": kvctl_version()}
+
+
+async def _serve(settings: ServeSettings, local: LocalTokenizer | None) -> None:
+    router = Router(settings, local)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        data, admin = await router.start()
+        _announce(router, data, admin)
+        await stopping.wait()
+        log.info("Stopping: running requests have %g s to finish", settings.drain_timeout)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    finally:
+        await router.stop()
+
+
+def _announce(router: Router, data: str, admin: str) -> None:
+    mode, workers = router.settings.dispatch.mode, len(router.core.fleet.workers)
+    if router.settings.ready_json:
+        ready = {"event": "ready", "url": data, "admin": admin, "mode": mode, "workers": workers}
+        print(json.dumps(ready), flush=True)
+    log.info("Routing %s for %d workers on %s, admin port on %s", mode, workers, data, admin)
+
+
+def run(settings: ServeSettings) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Raises:
+        StartError: the router could not start.
+    """
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s"
+    )
+    for noisy in ("httpx", "httpcore", "uvicorn"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    local = None
+    if settings.tokenizer is not None:
+        try:
+            local = LocalTokenizer.load(settings.tokenizer)
+        except TokenizerError as error:
+            raise StartError(f"--tokenizer: {error}") from None
+    warm()
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_serve(settings, local))
