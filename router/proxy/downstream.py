@@ -146,6 +146,7 @@ class ClientConnection(asyncio.Protocol):
         Returns what is behind them, or None while the request is incomplete.
         """
         buffer = self._buffer
+        begins = not buffer
         if buffer:
             searched = max(len(buffer) - 3, 0)
             buffer += data
@@ -154,12 +155,11 @@ class ClientConnection(asyncio.Protocol):
                 return None
             data = bytes(buffer)
             buffer.clear()
-        else:
-            self.deadline = self._now() + self._plane.timeouts.request
         while data.startswith(b"\r\n"):
             data = data[2:]
         if not data or data == b"\r":
             buffer += data
+            self._head_due(begins)
             return None
         if not 65 <= data[0] <= 90:
             raise BadRequest(400, "bad_request_head", "The request does not begin with a method.")
@@ -167,6 +167,7 @@ class ClientConnection(asyncio.Protocol):
         if end < 4:
             self._check_size(len(data))
             buffer += data
+            self._head_due(begins)
             return None
         self._check_size(end)
         head = self._head = read_request(data[:end], self._plane.limits.max_headers)
@@ -176,6 +177,11 @@ class ClientConnection(asyncio.Protocol):
             self._content = data[:length]
             return data[length:]
         return self._begin_body(head, data)
+
+    def _head_due(self, begins: bool) -> None:
+        """A head has come in part: the time it may take counts from its first byte."""
+        if begins:
+            self.deadline = self._now() + self._plane.timeouts.request
 
     def _check_size(self, size: int) -> None:
         limit = self._plane.limits.max_head

@@ -25,7 +25,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(slots=True)
 class Inbound:
-    """A complete request, as it came. Header names are lower-cased, order and repeats kept.
+    """A complete request, as it came. Header names are lower-cased; order, repeats and values are kept.
 
     `target` is in origin form (an absolute-form target has lost its scheme and host); `path` is the target up to `?`,
     not percent-decoded. `body` is without transfer coding. `arrived` is the loop's clock when the body was complete.
@@ -41,10 +41,10 @@ class Inbound:
     client: str = ""
 
     def header(self, name: bytes) -> str | None:
-        """The first value of a header, or None. `name` in lower case."""
+        """The first value of a header without white space around it, or None. `name` in lower case."""
         for key, value in self.headers:
             if key == name:
-                return value.decode("latin-1")
+                return value.decode("latin-1").strip(" \t")
         return None
 
 

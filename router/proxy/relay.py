@@ -130,19 +130,19 @@ class Exchange:
         self._dechunk = head.length == CHUNKED and not request.http11
         self._framed = head.length != UNTIL_CLOSE and not self._dechunk
         self._keep = request.keep_alive and self._framed and not self._plane.draining
-        lines = [head.status_line, *head.lines]
+        lines = head.lines
         if head.length == CHUNKED and not self._dechunk:
-            lines.append(b"transfer-encoding: chunked")
+            lines += b"transfer-encoding: chunked\r\n"
         if head.request_id and b"x-request-id:" not in leg.head_lines:
-            lines.append(head.request_id)
+            lines += head.request_id
         if not self._keep:
-            lines.append(b"connection: close")
+            lines += b"connection: close\r\n"
         elif not request.http11:
-            lines.append(b"connection: keep-alive")
-        lines.append(leg.head_lines + b"\r\n")
+            lines += b"connection: keep-alive\r\n"
         if leg.watch and head.status < 300:
             self._watcher = watch(leg, head.content_type, head.encoded)
-        client.write(b"\r\n".join(lines) + (b"".join(payload or ()) if self._dechunk else data))
+        body = b"".join(payload or ()) if self._dechunk else data
+        client.write(b"%b%b\r\n%b" % (lines, leg.head_lines, body))
         if self._watcher is not None:
             self._watch((data,) if payload is None else payload)
 

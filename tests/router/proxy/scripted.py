@@ -46,6 +46,12 @@ def chunks(*pieces: bytes) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Look until it is so. For facts that nothing announces."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
 def reset(writer: asyncio.StreamWriter) -> None:
     """Close with RST."""
     sock = writer.get_extra_info("socket")
@@ -278,8 +284,7 @@ class Stage:
 
     async def ends(self) -> list[tuple[Outcome, int]]:
         """How the legs ended, once there are some and all have."""
-        while not self.placing.tickets:
-            await asyncio.sleep(0.001)
+        await until(lambda: self.placing.tickets)
         for ticket in self.placing.tickets:
             await ticket.ended.wait()
         return [end for ticket in self.placing.tickets for end in ticket.ends]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from tests.router.proxy.scripted import (
     get,
     post,
     stage,
+    until,
 )
 
 ENGINE = {
@@ -93,8 +95,7 @@ async def mixture(behaviours: list[tuple[str, str]], clients: list[tuple[str, bo
 
         scene.placing.choose = choose  # type: ignore[assignment]
         await asyncio.gather(*(call(scene, how, waits) for how, waits in clients))
-        while scene.stats.open_requests or scene.stats.connections:
-            await asyncio.sleep(0.001)
+        await until(lambda: not (scene.stats.open_requests or scene.stats.connections))
         for ticket in scene.placing.tickets:
             await ticket.ended.wait()
         assert [len(ticket.ends) for ticket in scene.placing.tickets] == [1] * len(scene.placing.tickets)
@@ -182,7 +183,7 @@ async def understood(pieces: list[bytes]) -> tuple[list[tuple[object, ...]], byt
 def test_requests_are_understood_the_same_at_any_split(requests: list[bytes], bad: bytes, cuts: list[int]) -> None:
     stream = b"".join(requests) + bad
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    pieces = [stream[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+    pieces = [stream[start:stop] for start, stop in pairwise(places)]
 
     async def both() -> None:
         whole = await understood([stream] if stream else [])

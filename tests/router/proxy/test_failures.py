@@ -27,6 +27,7 @@ from tests.router.proxy.scripted import (
     post,
     serving,
     stage,
+    until,
 )
 
 PARTIAL = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"
@@ -412,8 +413,7 @@ async def test_client_that_leaves_while_the_engine_is_connected_to_ends_the_leg(
         async with stage(deaf) as scene:
             wire = await scene.client()
             await wire.send(post())
-            while not scene.placing.tickets:
-                await asyncio.sleep(0.001)
+            await until(lambda: scene.placing.tickets)
             wire.close()
             assert await scene.ends() == [(Outcome.CLIENT_GONE, 0)]
 
@@ -433,8 +433,7 @@ async def test_client_that_leaves_cancels_a_waiting_dispatch() -> None:
         scene.placing.choose = lambda inbound: waits()
         wire = await scene.client()
         await wire.send(post())
-        while not scene.placing.inbounds:
-            await asyncio.sleep(0.001)
+        await until(lambda: scene.placing.inbounds)
         wire.close()
         await cancelled.wait()
         assert scene.stats.open_requests == 0
@@ -453,11 +452,9 @@ async def test_leg_that_a_dispatch_books_though_cancelled_is_ended() -> None:
         scene.placing.choose = lambda inbound: stubborn()
         wire = await scene.client()
         await wire.send(post())
-        while not scene.placing.inbounds:
-            await asyncio.sleep(0.001)
+        await until(lambda: scene.placing.inbounds)
         wire.close()
-        while not scene.placing.tickets:
-            await asyncio.sleep(0.001)
+        await until(lambda: scene.placing.tickets)
         assert await scene.ends() == [(Outcome.CLIENT_GONE, 0)]
 
 

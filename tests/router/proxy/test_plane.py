@@ -10,7 +10,7 @@ import pytest
 
 from router.proxy.interface import Answer, Endpoint, Inbound, Limits, Outcome, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
-from tests.router.proxy.scripted import OK, PATIENT, Placing, Wire, engine_script, get, post, serving, stage
+from tests.router.proxy.scripted import OK, PATIENT, Placing, Wire, engine_script, get, post, serving, stage, until
 
 
 async def test_port_in_use_is_an_oserror() -> None:
@@ -90,8 +90,7 @@ async def test_stop_cancels_a_dispatch_that_waits() -> None:
         scene.placing.choose = waits
         wire = await scene.client()
         await wire.send(post())
-        while not scene.placing.inbounds:
-            await asyncio.sleep(0.001)
+        await until(lambda: scene.placing.inbounds)
         await scene.plane.stop(0.02)
         assert await wire.gone()
         assert scene.stats.open_requests == 0
@@ -126,8 +125,7 @@ async def test_answer_given_while_draining_closes_the_connection() -> None:
         scene.placing.choose = waits
         wire = await scene.client()
         await wire.send(get() * 2)
-        while not scene.placing.inbounds:
-            await asyncio.sleep(0.001)
+        await until(lambda: scene.placing.inbounds)
         stopping = asyncio.ensure_future(scene.plane.stop(20))
         await asyncio.sleep(0)
         go.set()
@@ -191,8 +189,7 @@ async def test_idle_upstream_connections_are_bounded() -> None:
         wires = [await scene.client() for _ in range(5)]
         for wire in wires:
             await wire.send(post())
-        while len(scene.placing.tickets) < 5:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(scene.placing.tickets) == 5)
         go.set()
         for wire in wires:
             await wire.message()
@@ -203,8 +200,7 @@ async def test_idle_upstream_connection_is_closed_after_a_while() -> None:
     async with stage(serving(OK), timeouts=replace(PATIENT, pool_idle=0.05)) as scene:
         await scene.ask(post())
         pool = scene.plane.pool(scene.placing.endpoints[0])
-        while pool.idle:
-            await asyncio.sleep(0.001)
+        await until(lambda: not pool.idle)
 
 
 async def test_connection_used_last_is_used_next() -> None:
@@ -240,11 +236,10 @@ async def test_connection_that_an_engine_closes_while_idle_is_not_used() -> None
 
     async with stage(engine_script(script)) as scene:
         wire = await scene.client()
+        pool = scene.plane.pool(scene.placing.endpoints[0])
         for _ in range(3):
             assert (await wire.ask(post())).body == b"ok"
-            pool = scene.plane.pool(scene.placing.endpoints[0])
-            while pool.idle:
-                await asyncio.sleep(0.001)
+            await until(lambda: not pool.idle)
         assert (scene.stats.upstream_opened, scene.stats.upstream_reused) == (3, 0)
 
 
@@ -254,7 +249,6 @@ async def test_gauges_return_to_zero() -> None:
             wire = await scene.client()
             await wire.ask(post())
             wire.close()
-        while scene.stats.connections:
-            await asyncio.sleep(0.001)
+        await until(lambda: not scene.stats.connections)
         assert (scene.stats.requests, scene.stats.open_requests) == (3, 0)
         assert scene.stats.outcomes == {"ok": 3}

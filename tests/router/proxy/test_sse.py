@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -117,7 +118,7 @@ def test_first_token_is_reported_within_the_piece_that_completes_its_line(name: 
     leg = ticket()
     watcher = watch(leg, SSE, encoded=False)
     places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
-    for start, stop in zip(places, places[1:], strict=False):
+    for start, stop in pairwise(places):
         watcher.feed(stream[start:stop])
         assert leg.tokens == (stop >= first)
 
