@@ -18,7 +18,8 @@ class Chat:
     `client_template` is a template the caller sent: it is never rendered here. `local` is False where the prompt
     depends on something this router does not do the way an engine does it, `remote` where even the engine's
     `/tokenize` cannot know it (a conversation the engine stores). `merge_system`: system messages after the first are
-    merged into it when the template wants the system message first.
+    merged into it when the template wants the system message first. `calls_as_given`: the engine does not put the
+    fields of tool calls into its own order.
     """
 
     messages: list[Message]
@@ -31,6 +32,7 @@ class Chat:
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     client_template: str | None = None
     merge_system: bool = False
+    calls_as_given: bool = False
     local: bool = True
     remote: bool = True
 

@@ -63,24 +63,26 @@ def _is_text(part: Any) -> bool:
     return known and not (part.keys() & _MEDIA_FIELDS)
 
 
-def to_conversation(messages: list[Message], content_format: ContentFormat) -> list[Message]:
+def to_conversation(
+    messages: list[Message], content_format: ContentFormat, calls_as_given: bool = False
+) -> list[Message]:
     """New message dicts for the template; the given ones are left as they are.
 
     Raises:
         NotText: there is something in it that is not text.
         Malformed: a tool call or a part is not what the API allows.
     """
-    return [_message(message, content_format) for message in messages]
+    return [_message(message, content_format, calls_as_given) for message in messages]
 
 
-def _message(message: Message, content_format: ContentFormat) -> Message:
+def _message(message: Message, content_format: ContentFormat, calls_as_given: bool) -> Message:
     role = message["role"]
     content = message.get("content")
     out: Message = {"role": role, "content": _content(role, content, content_format)}
     if role == "assistant":
         calls = message.get("tool_calls")
         if isinstance(calls, list) and calls:
-            out["tool_calls"] = [_tool_call(call) for call in calls]
+            out["tool_calls"] = [_tool_call(call, calls_as_given) for call in calls]
         reasoning = message.get("reasoning")
         if reasoning is None:
             reasoning = message.get("reasoning_content")
@@ -163,14 +165,17 @@ def _kind(part: Any) -> str:
     return str(part.get("type", "unnamed")) if isinstance(part, dict) else type(part).__name__
 
 
-def _tool_call(call: Any) -> dict[str, Any]:
+def _tool_call(call: Any, as_given: bool) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type", "function") != "function":
         raise Malformed("an assistant's tool_calls must be of type function")
+    arguments = _arguments(function.get("arguments"))
+    if as_given:
+        return {**call, "function": {**function, "arguments": arguments}}
     out: dict[str, Any] = {}
     if "id" in call:
         out["id"] = call["id"]
-    out["function"] = {"arguments": _arguments(function.get("arguments"))}
+    out["function"] = {"arguments": arguments}
     if "name" in function:
         out["function"]["name"] = function["name"]
     out["function"].update((key, value) for key, value in function.items() if key not in ("arguments", "name"))

@@ -47,6 +47,7 @@ def from_responses(
         add_special_tokens=True,
         reasoning_effort=effort,
         template_kwargs=dict(template_kwargs or {}),
+        calls_as_given=True,
         local=known and not stored_history and not odd_tools,
         remote=known and not stored_history and not odd_tools,
     )
@@ -66,8 +67,8 @@ def _add_item(messages: list[Message], item: dict[str, Any], fresh: int) -> bool
     if kind == "function_call":
         call = {
             "id": item.get("call_id"),
-            "type": "function",
             "function": {"name": item.get("name"), "arguments": item.get("arguments")},
+            "type": "function",
         }
         if previous is not None:
             previous.setdefault("tool_calls", []).append(call)

@@ -35,6 +35,7 @@ from router.tokens.conversation import (
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _STEPS_BETWEEN_LOOKS = 512
+_PROBE_SECONDS = 0.2
 _NOT_VARIABLES = ("messages", "chat_template", "tokenize", "self", "context")
 _PROBE = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
 
@@ -75,12 +76,16 @@ class _Generation(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    """Jinja as engines set it up for chat templates; `bare` leaves out what they add to jinja's own."""
+
+    def __init__(self, bare: bool = False) -> None:
+        extensions = [loopcontrols] if bare else [_Generation, loopcontrols]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         self.budget = _Budget()
-        self.filters["tojson"] = _tojson
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        if not bare:
+            self.filters["tojson"] = _tojson
+            self.globals["raise_exception"] = _raise_exception
+            self.globals["strftime_now"] = _strftime_now
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         self.budget.step()
@@ -128,8 +133,6 @@ class ChatTemplate:
         self.max_chars = max_chars
         self._environment = _Environment()
         self._variants = {name: _Variant(self._environment, name, text) for name, text in sources.items()}
-        for variant in self._variants.values():
-            variant.system_first = not self._accepts_late_system(variant)
 
     def render(self, chat: Chat, max_seconds: float = 1.0) -> str:
         """The text of a chat.
@@ -142,7 +145,7 @@ class ChatTemplate:
         variant = self._variant(chat)
         messages = merge_system(chat.messages) if chat.merge_system and variant.system_first else chat.messages
         try:
-            conversation = to_conversation(messages, variant.content_format)
+            conversation = to_conversation(messages, variant.content_format, chat.calls_as_given)
             tools = to_tools(chat.tools)
         except Malformed as error:
             raise TemplateRejected(str(error)) from None
@@ -168,6 +171,8 @@ class ChatTemplate:
         self, variant: _Variant, conversation: list[Message], variables: dict[str, Any], max_seconds: float
     ) -> str:
         """The chat cut off after its last message's text, which the model is to continue."""
+        if not variant.shows_content:
+            raise TemplateRejected("continue_final_message needs a template that shows a message's content")
         if variables["add_generation_prompt"] or not conversation:
             raise TemplateRejected(
                 "continue_final_message goes with add_generation_prompt false and at least one message"
@@ -213,14 +218,6 @@ class ChatTemplate:
             raise TemplateRejected(f"{type(error).__name__}: {error}") from error
         return "".join(chunks)
 
-    def _accepts_late_system(self, variant: _Variant) -> bool:
-        variables = {**self.special_tokens, "tools": None, "documents": None, "add_generation_prompt": False}
-        try:
-            self._run(variant, _PROBE, variables, 1.0)
-        except (TemplateRejected, TemplateTooLong):
-            return False
-        return True
-
 
 class _Variant:
     """One compiled template and what was found out about it."""
@@ -233,7 +230,20 @@ class _Variant:
             line = f", line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise BadTemplate(f"the chat template {name!r} cannot be compiled{line}: {error}") from None
         self.knows_developer = "'developer'" in source or '"developer"' in source
-        self.system_first = False
+        self.shows_content = "content" in source
+        self.system_first = not _accepts_late_system(source)
+
+
+def _accepts_late_system(source: str) -> bool:
+    """Whether a system message may come later: the engine's own probe, in an environment as bare as the engine's (so a
+    template that needs more than jinja's own counts as one that wants the system message first)."""
+    bare = _Environment(bare=True)
+    bare.budget.deadline = time.monotonic() + _PROBE_SECONDS
+    try:
+        bare.from_string(source).render(messages=_PROBE, add_generation_prompt=False)
+    except Exception:  # a template may fail in any way
+        return False
+    return True
 
 
 def read_template(folder: Path, config: dict[str, Any]) -> str | dict[str, str] | None:
