@@ -54,6 +54,7 @@ class Experiment:
     interrupted: bool = False
     broken: str | None = None
     stopped: str | None = None
+    client_priority_raised: bool = False
     versions: dict[str, str | None] = field(default_factory=dict)
 
 

@@ -72,6 +72,7 @@ def result(
             "order": [names[block.arm] for block in plan],
             "rounds": len({block.round for block in plan}),
             "cold_start": experiment.way,
+            "client_priority_raised": experiment.client_priority_raised,
             "blocks": [_block(block) for block in experiment.blocks],
         },
         "arms": [_arm(arm) for arm in verdict.arms],

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bench import experiment, guards, verdict
 from bench.arms import Arm, Fleet, SimOptions, given_fleet, names_of, running_arms, simulated_fleet, started_routers
+from bench.client.priority import raised_priority
 from bench.design import Block, default_rounds, plan, smallest_p, williams
 from bench.experiment import Experiment, RunOptions
 from bench.gate import parse_gate
@@ -100,7 +101,6 @@ def bench(settings: Settings, console: Console) -> Outcome:
                 started_routers(settings.modes, fleet, settings.out and _logs(settings.out), settings.serve_args)
             )
         measured = _measure(settings, workload, arms, blocks, fleet, console)
-        _give_back_terminal(console)
     reached = verdict.reach(arms, measured, gates, settings.slo, guards.Limits(), settings.seed)
     provenance = Provenance(
         settings.version,
@@ -114,7 +114,7 @@ def bench(settings: Settings, console: Console) -> Outcome:
     data = result(reached, measured, blocks, provenance)
     if settings.out is not None:
         write(settings.out, data, measured, reached)
-        _reports(settings.out, data, console)
+        _reports(settings.out, data, reached, console)
     return Outcome(reached, data)
 
 
@@ -201,10 +201,11 @@ def _measure(
 ) -> Experiment:
     spans = [workload.of_slice(index)[-1].at for index in range(workload.slices)]
     options = RunOptions(settings.model or fleet.model, settings.timeout, settings.body, settings.duration)
-    with Display(console, spans) as display:
+    with raised_priority() as raised, Display(console, spans) as display:
         measured = _run(lambda: experiment.run(workload, arms, blocks, options, display))
     if not any(not block.interrupted for block in measured.blocks):
         raise NothingMeasured("stopped before the first block was complete: nothing to report")
+    measured.client_priority_raised = raised
     return measured
 
 
@@ -231,16 +232,12 @@ def _run(main: Callable[[], Coroutine[Any, Any, Experiment]]) -> Experiment:
     return uvloop.run(guarded())
 
 
-def _give_back_terminal(console: Console) -> None:
-    console.print("stopping the arms", highlight=False)
-
-
-def _reports(out: Path, data: dict[str, object], console: Console) -> None:
-    from bench.report.html import MissingLibrary, html
+def _reports(out: Path, data: dict[str, object], reached: Verdict, console: Console) -> None:
+    from bench.report.html import html
     from bench.report.markdown import markdown
 
     (out / "report.md").write_text(markdown(data), encoding="utf-8")
-    try:
-        (out / "report.html").write_text(html(data, out / "requests.jsonl"), encoding="utf-8")
-    except MissingLibrary as error:
-        console.print(f"note: no report.html: {error}", highlight=False)
+    page, missing = html(data, reached)
+    (out / "report.html").write_text(page, encoding="utf-8")
+    if missing:
+        console.print(f"note: {missing}", highlight=False)

@@ -13,11 +13,14 @@ from bench.stats import Floats
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """How the number of requests in flight moved over an arm's blocks. `middle`, `end`: means of in-flight."""
+    """How the number of requests in flight moved over an arm's blocks. `middle`, `end`: means of `curve`, which is
+    in-flight at 100 points of the arrivals, averaged over the blocks.
+    """
 
     stable: bool
     middle: float
     end: float
+    curve: tuple[float, ...] = ()
 
 
 def stability(blocks: Sequence[tuple[Floats, Floats]]) -> Stability:
@@ -38,7 +41,7 @@ def stability(blocks: Sequence[tuple[Floats, Floats]]) -> Stability:
     middle = float(curve[40:60].mean())
     end = float(curve[85:].mean())
     noise = 3.0 * math.sqrt((middle + 1.0) / len(curves)) + 1.0
-    return Stability(not (end > 1.5 * middle and end - middle > noise), middle, end)
+    return Stability(not (end > 1.5 * middle and end - middle > noise), middle, end, tuple(curve.tolist()))
 
 
 def _in_flight(sent: Floats, ended: Floats) -> Floats:

@@ -213,9 +213,10 @@ def _notes(results: Sequence[ArmResult], comparisons: Sequence[Compared]) -> lis
     notes = []
     for result in results:
         if not result.stability.stable:
+            queue = result.stability
             notes.append(
-                f"{result.arm.name} is unstable at this rate: {result.stability.middle:.1f} requests in flight "
-                f"in the middle of a block, {result.stability.end:.1f} at its end; no ratio is given, lower --rate or --speedup"
+                f"{result.arm.name} is unstable at this rate: {queue.middle:.1f} requests in flight in the middle of a "
+                f"block, {queue.end:.1f} at its end; no ratio is given, lower --rate or --speedup"
             )
         needed = 368
         if len(result.measured) < needed:

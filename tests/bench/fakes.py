@@ -1,4 +1,4 @@
-"""Small servers for the tests of the bench: a scripted one, and an engine with a prefix cache and a reset that may lie."""
+"""Small servers for the tests: a scripted one, and an engine with a prefix cache and a reset that may lie."""
 
 from __future__ import annotations
 

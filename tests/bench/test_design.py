@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_each_arm_stands_equally_often_in_each_place(arms: int) -> None:
 
 @pytest.mark.parametrize("arms", [2, 3, 4, 5, 6])
 def test_each_arm_follows_each_other_equally_often(arms: int) -> None:
-    follows = Counter(pair for row in williams(arms) for pair in zip(row, row[1:], strict=False))
+    follows = Counter(pair for row in williams(arms) for pair in pairwise(row))
     assert len(follows) == arms * (arms - 1)
     assert len(set(follows.values())) == 1
 

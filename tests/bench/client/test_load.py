@@ -19,8 +19,8 @@ def requests(count: int, gap: float = 0.002) -> list[Request]:
     return [Request(f"r{i}", f"s{i}", 0, "g", 0, i * gap, 2, (Piece(i + 1, 40),)) for i in range(count)]
 
 
-async def run(url: str, count: int, timeout: float = 10.0, style: BodyStyle | None = None) -> BlockRun:
-    generator = LoadGenerator(TEXT, timeout=timeout)
+async def run(url: str, count: int, patience: float = 10.0, style: BodyStyle | None = None) -> BlockRun:
+    generator = LoadGenerator(TEXT, timeout=patience)
     try:
         return await generator.run(requests(count), Target.parse(url), style or BodyStyle("m"), label="t")
     finally:
@@ -35,7 +35,7 @@ async def test_all_requests_are_sent_though_none_is_answered() -> None:
         await reader.read()
 
     async with serving(silent) as url:
-        block = await run(url, 150, timeout=1.0)
+        block = await run(url, 150, patience=1.0)
     assert len(got) == 150
     assert {timing.error for timing in block.timings} == {"timeout"}
 

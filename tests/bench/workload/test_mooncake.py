@@ -68,7 +68,7 @@ def test_an_empty_trace_is_refused() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="cannot read trace .*absent"):
+    with pytest.raises(WorkloadError, match=r"cannot read trace .*absent"):
         load(tmp_path / "absent.jsonl")
 
 
