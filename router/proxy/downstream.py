@@ -44,6 +44,7 @@ class ClientConnection(asyncio.Protocol):
         "_plane",
         "_read_paused",
         "_resuming",
+        "_time",
         "_unsent",
         "_write_paused",
         "deadline",
@@ -56,6 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self.group = 0
         self.transport: asyncio.Transport | None = None
         self._plane = plane
+        self._time = plane.loop.time
         self._peer = ""
         # Reading: what is not read yet, and the request of which a part is.
         self._buffer = bytearray()
@@ -80,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
         keep_alive(transport)
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
-        self.deadline = self._now() + plane.timeouts.request
+        self.deadline = self._time() + plane.timeouts.request
         plane.joined(self)
         limit, current = plane.limits.max_connections, plane.stats.connections
         if current > limit:
@@ -181,7 +183,7 @@ class ClientConnection(asyncio.Protocol):
     def _head_due(self, begins: bool) -> None:
         """A head has come in part: the time it may take counts from its first byte."""
         if begins:
-            self.deadline = self._now() + self._plane.timeouts.request
+            self.deadline = self._time() + self._plane.timeouts.request
 
     def _check_size(self, size: int) -> None:
         limit = self._plane.limits.max_head
@@ -195,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
             raise self._too_large()
         body = ChunkedBody(limit) if head.length == CHUNKED else LengthBody(head.length)
         self._body = body
-        self._body_began = self._now()
+        self._body_began = self._time()
         self.deadline = self._body_began + self._plane.timeouts.request
         if head.expects and not data:
             self.write(_CONTINUE)
@@ -229,7 +231,7 @@ class ClientConnection(asyncio.Protocol):
             head.headers,
             self._content,
             head.http11,
-            self._now(),
+            self._time(),
             self._peer,
         )
         self._head = None
@@ -288,7 +290,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         if not self._write_paused:
-            self.deadline = self._now() + self._plane.timeouts.keepalive
+            self.deadline = self._time() + self._plane.timeouts.keepalive
             if self._buffer:
                 self._resume_later()
 
@@ -316,7 +318,7 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = NEVER
             self._exchange.resume()
         else:
-            self.deadline = self._now() + self._plane.timeouts.keepalive
+            self.deadline = self._time() + self._plane.timeouts.keepalive
             if self._buffer:
                 self._resume_later()
 
@@ -337,7 +339,7 @@ class ClientConnection(asyncio.Protocol):
         if self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()
             self._resume_reading()
-            self.deadline = self._now() + _LINGER
+            self.deadline = self._time() + _LINGER
         else:
             self._close()
 
@@ -350,7 +352,7 @@ class ClientConnection(asyncio.Protocol):
             self._forget_request()
             self.transport.write_eof()
             self._resume_reading()
-            self.deadline = self._now() + _LINGER
+            self.deadline = self._time() + _LINGER
             return
         self._done = True
         self._watch_progress()
@@ -360,7 +362,7 @@ class ClientConnection(asyncio.Protocol):
         """Give the client `idle` seconds to take some of what is written."""
         if self.transport is not None:
             self._unsent = self.transport.get_write_buffer_size()
-            self.deadline = self._now() + self._plane.timeouts.idle
+            self.deadline = self._time() + self._plane.timeouts.idle
 
     def expired(self, now: float) -> None:
         transport = self.transport
@@ -401,6 +403,3 @@ class ClientConnection(asyncio.Protocol):
             self._plane.released()
         if self.transport is not None:
             reset(self.transport)
-
-    def _now(self) -> float:
-        return self._plane.loop.time()

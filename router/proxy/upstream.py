@@ -132,13 +132,13 @@ class EngineConnection(asyncio.Protocol):
         "_exchange",
         "_head",
         "_left",
-        "_loop",
         "_paused",
         "_pool",
         "_reusable",
         "_scanner",
         "_sent",
         "_state",
+        "_time",
         "_transport",
         "_write_paused",
         "connecting",
@@ -152,7 +152,7 @@ class EngineConnection(asyncio.Protocol):
         self.reused = False
         self.deadline = loop.time() + pool.timeouts.connect
         self.group = 0
-        self._loop = loop
+        self._time = loop.time
         self._pool = pool
         self._exchange: Exchange | None = exchange
         self._transport: asyncio.Transport | None = None
@@ -194,7 +194,7 @@ class EngineConnection(asyncio.Protocol):
         assert transport is not None
         self._exchange = exchange
         self._state = _HEAD
-        self.deadline = self._loop.time() + self._pool.timeouts.first_byte
+        self.deadline = self._time() + self._pool.timeouts.first_byte
         head, body = exchange.request(self._pool)
         if len(body) <= _SMALL_BODY:
             transport.write(head + body)
@@ -221,7 +221,7 @@ class EngineConnection(asyncio.Protocol):
         self._write_paused = False
         if self._body is not None:
             if self._state == _HEAD:
-                self.deadline = self._loop.time() + self._pool.timeouts.first_byte
+                self.deadline = self._time() + self._pool.timeouts.first_byte
             self._send_body()
 
     def data_received(self, data: bytes) -> None:
@@ -230,7 +230,7 @@ class EngineConnection(asyncio.Protocol):
             self.close()  # an engine that speaks unasked: whatever it says belongs to no request
             return
         if not self._paused:
-            self.deadline = self._loop.time() + self._pool.timeouts.idle
+            self.deadline = self._time() + self._pool.timeouts.idle
         self._answered = True
         try:
             if self._state == _BODY:
@@ -304,11 +304,12 @@ class EngineConnection(asyncio.Protocol):
         transport = self._transport
         reusable = self._reusable and self._body is None and not self._write_paused
         if reusable and transport is not None and not transport.is_closing():
-            self.resume()
+            if self._paused:
+                self.resume()
             self._reset_message()
             self._state = _IDLE
             self.reused = True
-            self.deadline = self._loop.time() + self._pool.timeouts.pool_idle
+            self.deadline = self._time() + self._pool.timeouts.pool_idle
             if self._pool.put_back(self):
                 return
         self.close()
@@ -347,7 +348,7 @@ class EngineConnection(asyncio.Protocol):
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self.deadline = self._loop.time() + self._pool.timeouts.idle
+            self.deadline = self._time() + self._pool.timeouts.idle
             if self.alive and self._transport is not None:
                 self._transport.resume_reading()
 
