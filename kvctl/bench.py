@@ -144,7 +144,7 @@ def bench(
             help="Send a trace's requests exactly on its time grid (a burst test).",
         ),
     ] = False,
-    token_range: Annotated[
+    id_range: Annotated[
         str,
         typer.Option(
             "--token-ids",
@@ -289,7 +289,7 @@ def bench(
             duration=duration,
             timeout=timeout,
             model=model,
-            vocabulary=_vocabulary(token_range),
+            vocabulary=_vocabulary(id_range),
             body=_body(body),
             serve_args=tuple(serve_arg or ()),
             gates=tuple(gate or ()),
