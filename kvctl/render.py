@@ -28,35 +28,37 @@ def decision_report(decision: dict[str, Any]) -> None:
     candidates = decision["candidates"]
     terms = [term["name"] for term in candidates[0]["terms"]] if candidates else []
     units = {term["unit"] for candidate in candidates for term in candidate["terms"]}
+    barred = any(not candidate["eligible"] for candidate in candidates)
+    ranked = any(candidate["dp_rank"] for candidate in candidates)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
-    table.add_column("worker", overflow="fold")
-    for heading in ("cached", "prefill", "decode", "active"):
+    table.add_column("worker", overflow="fold", no_wrap=False)
+    for heading in ("held", "to compute", "live", "requests"):
         table.add_column(heading, justify="right")
-    for name in terms:
-        table.add_column(f"+ {name}", justify="right")
-    table.add_column(f"= cost ({', '.join(sorted(units)) or 'none'})", justify="right")
-    table.add_column("not eligible", overflow="fold")
+    for number, name in enumerate(terms):
+        table.add_column(f"+ {name}" if number else name, justify="right")
+    table.add_column("= cost", justify="right")
+    if barred:
+        table.add_column("barred by", overflow="fold")
     for candidate in sorted(candidates, key=lambda row: (not row["eligible"], row["cost"])):
         mine = candidate["worker"] == winner["worker"] and candidate["dp_rank"] == winner["dp_rank"]
         overlap, load = candidate["overlap"], candidate["load"]
-        rank = f"/{candidate['dp_rank']}" if any(row["dp_rank"] for row in candidates) else ""
         table.add_row(
             "→" if mine else "",
-            escape(candidate["worker"]) + rank,
+            escape(candidate["worker"]) + (f"/{candidate['dp_rank']}" if ranked else ""),
             str(sum(overlap.values())),
             str(load["prefill_tokens"]),
             str(load["decode_blocks"]),
             str(load["active_requests"]),
             *(f"{term['value']:.1f}" for term in candidate["terms"]),
             f"{candidate['cost']:.1f}",
-            candidate["why_not"] or "",
+            *([candidate["why_not"] or ""] if barred else []),
             style="bold" if mine else ("dim" if not candidate["eligible"] else ""),
         )
     console.print(table)
     console.print(
-        "[dim]cached: blocks held · prefill: tokens to compute there · decode: blocks of live requests, "
-        "with this one[/dim]"
+        f"[dim]held: its blocks cached there · to compute: prompt tokens, with those queued · live: blocks of running "
+        f"requests, with its own · cost in {escape(', '.join(sorted(units)) or 'nothing')}[/dim]"
     )
 
 

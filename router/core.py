@@ -184,7 +184,7 @@ class RoutingCore:
         booking = self.loads.book(slot, request.prompt_tokens, cached, keys)
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
-            blind = worker.kv is KvState.NONE or Degraded.APPROXIMATE_TOKENS in request.degraded
+            blind = worker.kv in (KvState.NONE, KvState.PENDING) or Degraded.APPROXIMATE_TOKENS in request.degraded
             ttl = self.settings.approximate_ttl if blind else self.settings.predict_ttl
             if ttl > 0:
                 self.predictions.add(slot, keys, now, ttl=ttl)

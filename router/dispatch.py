@@ -83,6 +83,7 @@ class RequestDispatcher:
 
     def dispatch(self, inbound: Inbound) -> Answer | Leg | Awaitable[Answer | Leg]:
         path = inbound.path
+        inbound.arrived = self._clock()
         if inbound.method in ("GET", "HEAD"):
             own = self._own_answer(path)
             if own is not None:
@@ -263,6 +264,7 @@ class RequestDispatcher:
         self._count += 1
         decision.id = f"d-{self._prefix}{self._count:x}"
         booking = self.core.book(decision, request, decision.at)
+        decision.at = time.time()
         worker = self.core.fleet.view.members[decision.winner]
         self.log.add(decision)
         self.stats.decided(decision, _best_eligible(decision))

@@ -146,7 +146,8 @@ class Term:
 class Decision:
     """Who serves a request and why; keeps all candidates and their terms. `winner` is a row of `candidates`.
 
-    A policy fills the first five fields; `Router` adds the rest.
+    A policy fills the first six fields, the core the rest. `at` is the core's clock until the request is placed, and
+    seconds since the epoch from then on.
     """
 
     mode: str

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
 import signal
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,7 +79,7 @@ class Router:
             self.core.fleet, self, interval=settings.health_interval, model=settings.dispatch.model
         )
         self.dispatcher = RequestDispatcher(
-            self.core, self.monitor, self.tokens, self.log, self.stats, settings.dispatch, loop.time
+            self.core, self.monitor, self.tokens, self.log, self.stats, settings.dispatch, time.monotonic
         )
         self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
         registry = CollectorRegistry()
@@ -226,11 +229,10 @@ def run(settings: ServeSettings) -> None:
         except TokenizerError as error:
             raise StartError(f"--tokenizer: {error}") from None
     warm()
-    try:
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with contextlib.suppress(ImportError):
         import uvloop
 
         factory = uvloop.new_event_loop
-    except ImportError:
-        factory = asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(_serve(settings, local))

@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
+from router.events.endpoint import resolve_endpoint
 from router.fleet.probe import EngineFacts, EventSource, Prober, Reach
 from router.fleet.registry import Fleet
 from router.fleet.spec import SpecError, read_workers_file
@@ -200,7 +201,15 @@ class FleetMonitor:
     def _sources(worker: Worker, facts: EngineFacts) -> list[EventSource]:
         if worker.spec.kv is not None:
             topic = facts.sources[0].topic if facts.sources else ""
-            return [EventSource(0, worker.spec.kv, worker.spec.replay, topic)]
+            return [
+                EventSource(
+                    rank,
+                    _of_rank(worker.spec.kv, rank),
+                    _of_rank(worker.spec.replay, rank) if worker.spec.replay else None,
+                    topic,
+                )
+                for rank in range(worker.ranks)
+            ]
         beyond = [source.rank for source in facts.sources if source.rank >= worker.ranks]
         if beyond:
             log.warning(
@@ -248,6 +257,11 @@ class FleetMonitor:
             if worker_id not in self.fleet.workers:
                 self.add(spec)
                 self._from_file.add(worker_id)
+
+
+def _of_rank(endpoint: str, rank: int) -> str:
+    """Where dp rank `rank` publishes, from the endpoint of rank 0 (vLLM: one port further a rank)."""
+    return resolve_endpoint(endpoint, "*", rank) if rank else endpoint
 
 
 def _stamp(path: Path) -> object:

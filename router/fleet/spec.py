@@ -49,9 +49,7 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
         raise SpecError(f"worker '{shown}': device must be cuda or cpu, not '{device}'")
     worker_id = single.get("id") or default_id(url)
     if not _ID.fullmatch(worker_id):
-        raise SpecError(
-            f"worker '{shown}': id '{worker_id}' may hold letters, digits and . _ : - only, 128 at most"
-        )
+        raise SpecError(f"worker '{shown}': id '{worker_id}' may hold letters, digits and . _ : - only, 128 at most")
     for key in ("kv", "replay"):
         if key in single and not re.match(r"(tcp|ipc|inproc)://.", single[key]):
             raise SpecError(f"worker '{shown}': {key} must be a ZMQ endpoint such as tcp://host:5557")
@@ -147,7 +145,7 @@ def _from_yaml(text: str, path: Path) -> list[WorkerSpec]:
 
 
 def spec_from_item(item: object, shown: str) -> WorkerSpec:
-    """A SPEC string or a mapping with `url` and the keys of `KEYS` (`taints` may be a list), as JSON and YAML give it."""
+    """A SPEC string, or a mapping with `url` and the keys of `KEYS` (`taints` may be a list), from JSON or YAML."""
     if isinstance(item, str):
         return parse_spec(item)
     if not isinstance(item, dict) or not isinstance(item.get("url"), str):

@@ -34,7 +34,7 @@ class FleetView:
         self.zeros: IntArray = np.zeros(len(rows), np.int64)
         self.scoring_block_size = np.maximum(self.block_size, 1)
         self.block_sizes = tuple(sorted({worker.block_size for worker in members if worker.block_size}))
-        self.no_events: IntArray = _ints(worker.kv is KvState.NONE for worker in self.members)
+        self.no_events: IntArray = _ints(worker.kv in (KvState.NONE, KvState.PENDING) for worker in self.members)
         self.lost_events: IntArray = _ints(worker.kv is KvState.LOST for worker in self.members)
         self.differs: IntArray = _ints("block_size" in worker.warnings for worker in self.members)
         self._base: dict[str, IntArray] = {}

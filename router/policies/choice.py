@@ -10,10 +10,10 @@ import random
 
 import numpy as np
 
-from router.model import BoolArray, Candidates, Decision, FloatArray, Reason, Term
+from router.model import BoolArray, Candidates, Decision, FloatArray, IntArray, Reason, Term
 
 
-def lowest(cost: FloatArray, rows: np.ndarray, rng: random.Random) -> tuple[int, bool]:
+def lowest(cost: FloatArray | IntArray, rows: np.ndarray, rng: random.Random) -> tuple[int, bool]:
     """The cheapest of `rows` (indices into `cost`, at least one) and whether several were exactly as cheap.
 
     A tie is broken uniformly: on an empty fleet each row is as likely as any other.
@@ -52,9 +52,7 @@ def eligible_rows(eligible: BoolArray) -> np.ndarray:
     return np.flatnonzero(eligible)
 
 
-def by_active_requests(
-    mode: str, winner: int, reason: Reason, candidates: Candidates
-) -> Decision:
+def by_active_requests(mode: str, winner: int, reason: Reason, candidates: Candidates) -> Decision:
     """The decision of a policy whose only signal is the number of requests in flight."""
     active = candidates.active_requests.astype(np.float64)
     return Decision(

@@ -63,9 +63,7 @@ class Kv:
         else:
             winner, tied = lowest(cost, rows, rng)
             reason = Reason.TIE if tied else Reason.LOWEST_COST
-        return Decision(
-            mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates
-        )
+        return Decision(mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
 
     def terms(self, request: RouteRequest, candidates: Candidates) -> tuple[Term, ...]:
         """prefill, decode and, with a weight, active_requests: each in blocks, one value a row."""
@@ -81,7 +79,7 @@ class Kv:
             credit = credit + weights.disk_cache_hit_weight * candidates.disk
         if candidates.shared.any():
             credit = credit + weights.shared_cache_multiplier * candidates.shared
-        prefill = weights.prefill_load_scale * np.maximum(raw - credit, 0.0)
+        prefill: FloatArray = weights.prefill_load_scale * np.maximum(raw - credit, 0.0)
         decode = (candidates.decode_blocks + candidates.new_blocks).astype(np.float64)
         terms = (Term("prefill", "blocks", prefill), Term("decode", "blocks", decode))
         if weights.decode_active_request_weight > 0:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
@@ -56,8 +57,7 @@ class _Connection(asyncio.Protocol):
         return self._seen
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one only by behaviour
 
     def data_received(self, data: bytes) -> None:
         self._seen = True

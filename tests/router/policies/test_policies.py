@@ -210,9 +210,7 @@ def test_direct_without_a_pin_says_which_header_is_missing() -> None:
 
 
 def test_direct_takes_the_pinned_row() -> None:
-    decision = make_policy("direct", KvWeights()).decide(
-        request(pin_worker="w1"), fleet(3, eligible=[0, 1, 0]), rng()
-    )
+    decision = make_policy("direct", KvWeights()).decide(request(pin_worker="w1"), fleet(3, eligible=[0, 1, 0]), rng())
     assert (decision.worker, decision.reason) == ("w1", Reason.PINNED)
 
 
