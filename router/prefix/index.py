@@ -54,8 +54,7 @@ class Overlap:
 
 @dataclass(slots=True)
 class IndexCounters:
-    """What events did. In blocks, except `cleared` and `orphan_stores` (events). `evicted` are blocks of all slots, by the
-    byte limit."""
+    """What events did, in blocks; `cleared` and `orphan_stores` are events. `evicted`: by the byte limit, of all slots."""
 
     stored: int = 0
     removed: int = 0
