@@ -256,7 +256,7 @@ ARRIVALS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ARRIVALS, st.integers(10, 16), st.integers(3, 40), st.integers(1, 5))
 def test_whatever_arrives_answers_are_whole_events_tell_the_cache_and_all_is_freed(
     arrivals: list[tuple], blocks: int, budget: int, seqs: int

@@ -204,7 +204,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 12), ACTIONS)
 def test_equals_the_plain_model_and_its_events_tell_its_content(blocks: int, actions: list[tuple]) -> None:
     cache, plain = KVCache(blocks, BLOCK), PlainCache(blocks)
