@@ -46,7 +46,7 @@ _CHATS: tuple[tuple[str, list[dict[str, Any]], list[dict[str, Any]] | None], ...
     ("a chat with a tool", [_SYSTEM, *_TURNS], [_TOOL]),
     ("a chat without a system message", _TURNS, None),
 )
-_AROUND = 4
+_AROUND = 8
 _DIFFERENCES = (Cause.VOCABULARY, Cause.BOS, Cause.TEMPLATE)
 
 

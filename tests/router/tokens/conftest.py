@@ -1,15 +1,19 @@
-"""Tiny tokenizers of the kinds that engines use, trained once a session on the standard library's own sources."""
+"""Tiny tokenizers of the kinds that engines use, trained once a session on the standard library's own sources, and a
+fake of an engine's `/tokenize`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import textwrap as corpus_module
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from router.tokens.engine_http import EngineHttp
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -168,3 +172,88 @@ def write_model(folder: Path, tokenizer: str, template: Any, **config: Any) -> P
 @pytest.fixture(scope="session")
 def templates() -> dict[str, str]:
     return {"chatml": CHATML, "llama3": LLAMA3, "plain": PLAIN}
+
+
+class FakeEngine:
+    """An engine's `/tokenize` on a loopback port: `answer` gets the question, returns a status and a JSON value, or
+    None to close the connection without a word. `delay` in seconds. Keeps what it was asked."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], tuple[int, Any] | None]) -> None:
+        self.answer = answer
+        self.delay = 0.0
+        self.chunked = False
+        self.close_after = False
+        self.asked: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.connections = 0
+        self.running = 0
+        self.most_running = 0
+        self.url = ""
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self, port: int = 0) -> FakeEngine:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                length = next(int(line.split(":")[1]) for line in head if line.lower().startswith("content-length"))
+                self.paths.append(head[0].split()[1])
+                self.asked.append(json.loads(await reader.readexactly(length)))
+                self.running += 1
+                self.most_running = max(self.most_running, self.running)
+                await asyncio.sleep(self.delay)
+                self.running -= 1
+                found = self.answer(self.asked[-1])
+                if found is None:
+                    break
+                writer.write(self._answer(*found))
+                await writer.drain()
+                if self.close_after:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    def _answer(self, status: int, value: Any) -> bytes:
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        if not self.chunked:
+            return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
+        half = len(body) // 2
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:half], body[half:]) if part)
+        return b"HTTP/1.1 %d X\r\ntransfer-encoding: chunked\r\n\r\n%s0\r\n\r\n" % (status, chunks)
+
+
+@pytest.fixture
+async def start_engine() -> AsyncIterator[Callable[..., Awaitable[FakeEngine]]]:
+    engines: list[FakeEngine] = []
+
+    async def start(answer: Callable[[dict[str, Any]], tuple[int, Any] | None], port: int = 0) -> FakeEngine:
+        engines.append(await FakeEngine(answer).start(port))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        await engine.stop()
+
+
+@pytest.fixture
+async def engine_http() -> AsyncIterator[EngineHttp]:
+    http = EngineHttp()
+    yield http
+    http.close()
