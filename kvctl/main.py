@@ -50,10 +50,10 @@ def _register() -> None:
     from kvctl.serve import serve
     from kvctl.sim import sim
 
-    app.command("serve", help="Run the router in front of engines (OpenAI-compatible).")(serve)
-    app.command("bench", help="Compare router modes: TTFT and ITL, an arm at a time.")(bench)
-    app.command("sim", help="Run simulated engines that speak vLLM's HTTP and KV-event wire.")(sim)
-    app.command("explain", help="Why a request went, or would go, where it does.")(explain)
+    app.command("serve")(serve)
+    app.command("bench")(bench)
+    app.command("sim")(sim)
+    app.command("explain")(explain)
 
 
 def main() -> None:

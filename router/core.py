@@ -54,6 +54,7 @@ class RoutingCore:
         self.index = PrefixIndex(seed=self.hash_seed, limit_bytes=settings.index_limit)
         self.predictions = Predictions(ttl=max(settings.predict_ttl, 0.001))
         self.loads = LoadTracker(ActiveBlocks())
+        self._predicts = settings.predict_ttl > 0
         self._policies: dict[str, Policy] = {}
         self._retired: list[Worker] = []
 
@@ -107,6 +108,7 @@ class RoutingCore:
         view = self.fleet.view
         slots = view.slots
         prefill = self.loads.prefill_tokens[slots]
+        own = view.zeros
         decode = self.loads.decode_blocks(slots)
         codes = why_not(request, view, self.thresholds, prefill, decode)
         device = host = disk = shared = view.zeros
@@ -114,6 +116,9 @@ class RoutingCore:
         for size, keys in request.keys.items():
             found = self.index.match(keys)
             overlap = np.maximum(found.device, self.predictions.match(keys, now))[slots]
+            mine_queued = self.loads.pending.own_blocks(keys, self.fleet.slot_count) if self._predicts else None
+            if mine_queued is not None:
+                own = np.minimum(mine_queued[slots] * (view.block_size == size) * size + own, prefill)
             fresh = len(keys) - self.loads.active.shared_depth(keys)[slots]
             if len(request.keys) == 1:
                 device, new_blocks = overlap, fresh
@@ -136,6 +141,7 @@ class RoutingCore:
             disk=disk,
             shared=shared,
             prefill_tokens=prefill,
+            own_prefill_tokens=own,
             decode_blocks=decode,
             new_blocks=new_blocks,
             active_requests=self.loads.active_requests[slots],
@@ -181,7 +187,7 @@ class RoutingCore:
         slot = int(candidates.slots[row])
         keys = request.keys.get(decision.block_size)
         cached = int(effective_cached_tokens(candidates, self.settings.weights)[row])
-        booking = self.loads.book(slot, request.prompt_tokens, cached, keys)
+        booking = self.loads.book(slot, request.prompt_tokens, cached, keys, int(candidates.device[row]))
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
             blind = worker.kv in (KvState.NONE, KvState.PENDING) or Degraded.APPROXIMATE_TOKENS in request.degraded
@@ -227,9 +233,7 @@ def effective_cached_tokens(candidates: Candidates, weights: KvWeights) -> Float
     return tokens
 
 
-def potential_loads(
-    candidates: Candidates, prompt_tokens: int, weights: KvWeights
-) -> tuple[IntArray, IntArray]:
+def potential_loads(candidates: Candidates, prompt_tokens: int, weights: KvWeights) -> tuple[IntArray, IntArray]:
     """(prefill tokens, decode blocks) of each row as if the request were placed there, int64."""
     cached = effective_cached_tokens(candidates, weights).astype(np.int64)
     prefill = candidates.prefill_tokens + np.maximum(prompt_tokens - cached, 0)

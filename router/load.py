@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from router.model import IntArray
+from router.pending import PendingPrefills
 from router.prefix.active import ActiveBlocks
 
 _NO_KEYS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
@@ -22,13 +23,16 @@ _NO_KEYS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 class Booking:
     """One request's share of its slot's load. A context manager; `release` may be called again, and does nothing."""
 
-    __slots__ = ("_loads", "_prefill", "_released", "keys", "slot")
+    __slots__ = ("_loads", "_prefill", "_released", "_ticket", "keys", "slot")
 
-    def __init__(self, loads: LoadTracker, slot: int, prefill: int, keys: npt.NDArray[np.uint64]) -> None:
+    def __init__(
+        self, loads: LoadTracker, slot: int, prefill: int, keys: npt.NDArray[np.uint64], ticket: int | None
+    ) -> None:
         self._loads = loads
         self.slot = slot
         self.keys = keys
         self._prefill = prefill
+        self._ticket = ticket
         self._released = False
 
     def prefill_done(self) -> None:
@@ -36,6 +40,9 @@ class Booking:
         if self._prefill:
             self._loads.prefill_tokens[self.slot] -= self._prefill
             self._prefill = 0
+        if self._ticket is not None:
+            self._loads.pending.remove(self._ticket)
+            self._ticket = None
 
     def release(self) -> None:
         if self._released:
@@ -65,6 +72,7 @@ class LoadTracker:
 
     def __init__(self, active: ActiveBlocks, slots: int = 64) -> None:
         self.active = active
+        self.pending = PendingPrefills()
         self.active_requests: IntArray = np.zeros(slots, np.int64)
         self.prefill_tokens: IntArray = np.zeros(slots, np.int64)
         self.open_bookings = 0
@@ -84,8 +92,10 @@ class LoadTracker:
         prompt_tokens: int,
         cached_tokens: int,
         keys: npt.NDArray[np.uint64] | None,
+        cached_blocks: int = 0,
     ) -> Booking:
-        """Counts a request on `slot`. `keys`: its full prompt blocks, uint64; `cached_tokens`: predicted."""
+        """Counts a request on `slot`. `keys`: its full prompt blocks, uint64; `cached_tokens`: predicted, a block of
+        a slower tier by its weight; `cached_blocks`: the whole blocks among them."""
         keys = _NO_KEYS if keys is None else keys
         prefill = max(prompt_tokens - cached_tokens, 0)
         self.active_requests[slot] += 1
@@ -93,7 +103,8 @@ class LoadTracker:
         if len(keys):
             self.active.acquire(slot, keys)
         self.open_bookings += 1
-        return Booking(self, slot, prefill, keys)
+        ticket = self.pending.add(slot, keys, cached_blocks) if prefill else None
+        return Booking(self, slot, prefill, keys, ticket)
 
     def decode_blocks(self, slots: IntArray) -> IntArray:
         """Blocks of live requests on each of `slots`, int64."""

@@ -109,7 +109,8 @@ class Candidates:
     Overlaps are blocks: `device` is the contiguous prefix held on the device, `host` and `disk` what the next tiers
     add behind it, `shared` what a shared store holds beyond the device. Loads are those of the requests already
     booked; `new_blocks` is what this request would add to `decode_blocks` on that row, so that the potential load is
-    the sum of the two.
+    the sum of the two. `own_prefill_tokens` is the part of `prefill_tokens` that is this request's own prefix, being
+    computed there for another.
     """
 
     workers: tuple[str, ...]
@@ -122,6 +123,7 @@ class Candidates:
     disk: IntArray
     shared: IntArray
     prefill_tokens: IntArray
+    own_prefill_tokens: IntArray
     decode_blocks: IntArray
     new_blocks: IntArray
     active_requests: IntArray

@@ -79,6 +79,7 @@ def record(decision: Decision, weights: KvWeights) -> dict[str, Any]:
                     "prefill_tokens": int(prefill[row]),
                     "decode_blocks": int(decode[row]),
                     "active_requests": int(rows.active_requests[row]),
+                    "own_prefill_tokens": int(rows.own_prefill_tokens[row]),
                 },
                 "terms": [
                     {"name": term.name, "value": float(term.values[row]), "unit": term.unit} for term in decision.terms

@@ -20,7 +20,8 @@ def fleet(n: int, *, block_size: int = 10, **columns: list[int]) -> Candidates:
     zeros = np.zeros(n, np.int64)
     arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
     eligible = arrays.pop("eligible", np.ones(n, np.int64)).astype(np.bool_)
-    names = ("device", "host", "disk", "shared", "prefill_tokens", "decode_blocks", "new_blocks", "active_requests")
+    overlaps = ("device", "host", "disk", "shared")
+    loads = ("prefill_tokens", "own_prefill_tokens", "decode_blocks", "new_blocks", "active_requests")
     return Candidates(
         workers=tuple(f"w{i}" for i in range(n)),
         ranks=(0,) * n,
@@ -30,7 +31,7 @@ def fleet(n: int, *, block_size: int = 10, **columns: list[int]) -> Candidates:
         capacity_blocks=zeros,
         block_size=np.full(n, block_size, np.int64),
         device_class=zeros,
-        **{name: arrays.get(name, zeros) for name in names},
+        **{name: arrays.get(name, zeros) for name in overlaps + loads},
     )
 
 
@@ -225,3 +226,11 @@ def test_a_mode_may_be_spelled_with_underscores_or_joined(spelling: str, mode: s
 def test_an_unknown_mode_names_itself_and_the_modes() -> None:
     with pytest.raises(UnknownMode, match=r"'fastest'.*kv, random, round-robin"):
         mode_name("fastest")
+
+
+def test_kv_leaves_out_queued_prefill_that_is_the_requests_own_prefix() -> None:
+    candidates = fleet(
+        2, prefill_tokens=[90, 0], own_prefill_tokens=[80, 0], device=[8, 0], decode_blocks=[9, 0], new_blocks=[1, 10]
+    )
+    decision = Kv().decide(request(100), candidates, rng())
+    assert decision.cost.tolist() == [3.0 + 10.0, 10.0 + 10.0]
