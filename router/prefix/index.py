@@ -7,7 +7,7 @@ holds. The slot holds a block in a tier while at least one of its handles says s
 
 Copies count: vLLM tells every physical copy of a block with the same hash (two requests that computed it at the
 same time), and tells the end of each. So a store of a known block is one copy more (up to 256) and a removal one
-less; the block is gone with its last copy.
+less; the block is gone with its last copy. `count_copies` turns that off.
 
 One owner, no locks: the event loop. Cost: see `table.py`; a store is about 60 ns a block plus its tokens, a
 match of 512 blocks a few microseconds. `clear` forgets small slots at once (0.1 us a handle) and retires
@@ -54,7 +54,7 @@ class Overlap:
 
 @dataclass(slots=True)
 class IndexCounters:
-    """What events did, in blocks; `cleared` and `orphan_stores` are events. `evicted`: by the byte limit, of all slots."""
+    """What events did, in blocks; `cleared` and `orphan_stores` are events. `evicted`: by the byte limit."""
 
     stored: int = 0
     removed: int = 0
@@ -73,14 +73,16 @@ class PrefixIndex:
         limit_bytes: what the arrays may take. The smallest possible table (about 40 KB, and
             130 bytes a slot) is always there.
         slots: how many slots to start with; `ensure_slots` adds.
+        count_copies: False for engines that tell blocks again which they hold already, and their end only once.
     """
 
-    def __init__(self, seed: int, limit_bytes: int, slots: int = 64) -> None:
+    def __init__(self, seed: int, limit_bytes: int, slots: int = 64, *, count_copies: bool = True) -> None:
         self.seed = seed
         self.limit = limit_bytes
         self.counters = IndexCounters()
         self._slots = slots
         self._table = BlockTable(slots + _SPARE, limit_bytes)
+        self._table.state[at.COPIES] = int(count_copies)
         self._inner = np.arange(slots, dtype=np.int64)
         self._moved = False
         self._free = list(range(slots + _SPARE - 1, slots - 1, -1))

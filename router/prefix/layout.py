@@ -68,7 +68,8 @@ FRESH: Final = 13
 DUPLICATES: Final = 14
 UNKNOWN: Final = 15
 PARENT: Final = 16
-STATE_SIZE: Final = 17
+COPIES: Final = 17
+STATE_SIZE: Final = 18
 
 # what a kernel that stopped early asks for (as a negative result)
 NEED_NODES: Final = -2

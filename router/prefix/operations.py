@@ -50,7 +50,8 @@ def store(
 
     `kind` says what `parent` is: NO_PARENT the root key, PARENT_HASH an engine hash, PARENT_KNOWN a key
     (a second call).
-    Returns ORPHAN if the parent is unknown. A block known already is one more copy, counted in state[DUPLICATES].
+    Returns ORPHAN if the parent is unknown. A block known already is counted in state[DUPLICATES], and
+    is one more copy if state[COPIES] is 1.
     """
     state[at.NEED] = 0
     key = parent
@@ -73,7 +74,7 @@ def store(
             return i
         if state[at.FRESH] == 0:
             state[at.DUPLICATES] += 1
-            if ((np.int64(handles[h].copies) >> (8 * tier)) & 0xFF) < 0xFF:
+            if state[at.COPIES] == 1 and ((np.int64(handles[h].copies) >> (8 * tier)) & 0xFF) < 0xFF:
                 handles[h].copies = np.int64(handles[h].copies) + (1 << (8 * tier))
     return hashes.shape[0]
 

@@ -93,6 +93,14 @@ def test_a_block_in_two_copies_is_gone_with_the_second() -> None:
     assert overlap_of(index, [1, 2]).device.tolist() == [0]
 
 
+def test_without_counting_copies_one_removal_ends_a_block_told_twice() -> None:
+    index = PrefixIndex(SEED, PLENTY, 1, count_copies=False)
+    for _ in range(2):
+        store(index, 0, [1, 2], [10])
+    index.remove(0, 0, u64([10]))
+    assert overlap_of(index, [1, 2]).device.tolist() == [0]
+
+
 def test_copies_are_counted_a_tier() -> None:
     index = PrefixIndex(SEED, PLENTY, 1)
     for tier in (Tier.DEVICE, Tier.HOST, Tier.HOST):
