@@ -1,9 +1,7 @@
-"""The arms of an experiment: routers that run already, or routers started here before engines given or
-simulated.
+"""The arms of an experiment: routers that run already, or routers started here before engines given or simulated.
 
-Owns child processes; every one it starts is stopped when the context ends, whatever happens (and by the
-kernel if this process is killed). Children are started as `python -m kvctl ... -o json` and tell their ports
-in one JSON line.
+Owns child processes; every one it starts is stopped when the context ends, whatever happens (and by the kernel if
+this process is killed). Children are started as `python -m kvctl ... -o json` and tell their ports in one JSON line.
 """
 
 from __future__ import annotations

@@ -1,22 +1,20 @@
 """Proof that a block starts cold: drain, reset, probe. No proof, no verdict.
 
-A reset endpoint that answers 200 proves nothing (vLLM answers 200 also when a block was in use). The proof is
-a canary and a sample, on every engine:
+A reset endpoint that answers 200 proves nothing (vLLM answers 200 also when a block was in use). The proof is a
+canary and a sample, on every engine:
 
 1. drained: no request running or waiting, by the engine's metrics;
-2. the canary, ids that no workload holds, is sent twice: the second time the engine must report cached tokens
-(so it
+2. the canary, ids that no workload holds, is sent twice: the second time the engine must report cached tokens (so it
    reports them at all, and it caches);
-3. reset; then the canary and prompts that this engine served in the block before must all report 0;
-4. these probes have warmed the cache themselves, so reset again; the canary alone must report 0. A reset
-drops the
+3. reset; then the canary and prompts that this engine served in the block before must report 0 (a later prompt: no
+   more than it shares with the probes before it);
+4. these probes have warmed the cache themselves, so reset again; the canary alone must report 0. A reset drops the
    whole cache or nothing, so this proves the second one; what the canary leaves behind matches no prompt.
 
-Where an engine cannot be reset or reached, a nonce takes its place: ids drawn for this run, block and arm,
-put before every prompt. Prompts of one block still share with each other, and with nothing from before. Both
-ways are checked once more by `unexplained` on what the block reported: more cached tokens than the block's
-own prompts can explain are old ones. Touches the engines' control endpoints; costs about half a second a
-block.
+Where an engine cannot be reset or reached, a nonce takes its place: ids drawn for this run, block and arm, put before
+every prompt. Prompts of one block still share with each other, and with nothing from before. Both ways are checked
+once more by `unexplained` on what the block reported: more cached tokens than the block's own prompts can explain are
+old ones. Touches the engines' control endpoints; costs about half a second a block.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from bench.client.load import BlockRun
 from bench.control import Control, EngineState, Unreachable
@@ -60,9 +60,7 @@ class ColdProof:
 
 
 class Nonces:
-    """Lead pieces, new ones for every block. Not from the seed: a second run must not meet the cache of the
-    first.
-    """
+    """Lead pieces, new ones for every block. Not from the seed: a second run must not meet the cache of the first."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -103,9 +101,7 @@ class ColdStarter:
         return all(code == 200 for code in codes)
 
     async def start(self, samples: dict[str, list[Tokens]]) -> ColdProof:
-        """Resets all engines and proves it. `samples`: prompts by engine id that the engine has served
-        before.
-        """
+        """Resets all engines and proves it. `samples`: prompts by engine id that the engine has served before."""
         self._count += 1
         proof = ColdProof("reset")
         await asyncio.gather(*(self._one(engine, samples.get(engine.id, []), proof) for engine in self._engines))
@@ -127,9 +123,9 @@ class ColdStarter:
             if not await self._reset_until_cold(engine, canary, proof):
                 proof.reasons.append(f"{engine.id}: the cache survived its reset")
                 return
-            for prompt in samples[:SAMPLES]:
+            for number, prompt in enumerate(samples):
                 cached = await self._probe(engine, prompt, proof)
-                if cached:
+                if cached > max((_shared(prompt, sent) for sent in samples[:number]), default=0):
                     proof.reasons.append(f"{engine.id}: {cached} tokens of the block before are cached after the reset")
             if not await self._reset_until_cold(engine, canary, proof):
                 proof.reasons.append(f"{engine.id}: the cache survived its second reset")
@@ -148,9 +144,7 @@ class ColdStarter:
             await asyncio.sleep(0.05)
 
     async def _reset_until_cold(self, engine: Engine, canary: Tokens, proof: ColdProof) -> bool:
-        """Resets and probes until the canary is gone: blocks of a finished request may be freed a moment
-        late.
-        """
+        """Resets and probes until the canary is gone: blocks of a finished request may be freed a moment late."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + RESET_PATIENCE
         while True:
@@ -172,10 +166,15 @@ class ColdStarter:
         return piece_tokens(Piece(key, 2 * largest + 1), self._vocabulary)
 
 
+def _shared(one: Tokens, other: Tokens) -> int:
+    """Length of the common prefix of two prompts."""
+    length = min(len(one), len(other))
+    different = np.flatnonzero(one[:length] != other[:length])
+    return int(different[0]) if len(different) else length
+
+
 def samples_by_worker(run: BlockRun, text: PieceText, lead: tuple[Piece, ...] = ()) -> dict[str, list[Tokens]]:
-    """For each worker of a block the last prompts that it served: what its cache holds for certain if it is
-    not cold.
-    """
+    """For each worker of a block the last prompts that it served: what its cache surely holds if it is not cold."""
     latest: dict[str, list[int]] = {}
     for index, timing in enumerate(run.timings):
         if timing.ok and timing.worker:
@@ -189,8 +188,8 @@ def samples_by_worker(run: BlockRun, text: PieceText, lead: tuple[Piece, ...] = 
 def unexplained(run: BlockRun, keys: PrefixKeys) -> int:
     """Requests that report more cached tokens than everything sent before their first token can explain.
 
-    The bound is the longest prefix shared with another request of the same block that was sent earlier,
-    rounded up by one grid block.
+    The bound is the longest prefix shared with another request of the same block that was sent earlier, rounded up by
+    one grid block.
     """
     order = sorted(
         [(t.t_send, 0, i) for i, t in enumerate(run.timings) if t.t_send == t.t_send]

@@ -1,8 +1,6 @@
-"""Control calls to engines and routers: models, cache reset, metrics, decisions. httpx; never on the measured
-path.
+"""Control calls to engines and routers: models, cache reset, metrics, decisions. httpx; never on the measured path.
 
-Every call has a timeout and answers with what it learned or None; only `Unreachable` is raised, with the
-address.
+Every call has a timeout and answers with what it learned or None; only `Unreachable` is raised, with the address.
 """
 
 from __future__ import annotations
@@ -104,11 +102,9 @@ class Control:
         )
 
     async def cached_tokens(self, url: str, model: str, prompt: Tokens) -> int | None:
-        """Sends a prompt for one token, not streaming: the cached tokens that the engine reports; None if
-        none.
+        """Sends a prompt for one token, not streaming: the cached tokens that the engine reports; None if none.
 
-        vLLM leaves the field out when it is 0; whether an engine reports at all is for the caller to find
-        out.
+        vLLM leaves the field out when it is 0; whether an engine reports at all is for the caller to find out.
         """
         body = {"model": model, "prompt": prompt.tolist(), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
         answer = await self._call("POST", f"{url}/v1/completions", json=body)

@@ -1,10 +1,9 @@
 """The order of the experiment: which arm runs when, on which slice of the workload. Pure.
 
-A round is one block of every arm on the same slice; the rounds are the independent units of every comparison.
-The order inside rounds is a Williams design: with two arms AB BA AB BA (linear drift cancels), with k arms k
-sequences (2k if k is odd) in which each arm follows each other equally often. Which arm is A is drawn from
-the seed. Source: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
-treatments", 1949.
+A round is one block of every arm on the same slice; the rounds are the independent units of every comparison. The
+order inside rounds is a Williams design: with two arms AB BA AB BA (linear drift cancels), with k arms k sequences
+(2k if k is odd) in which each arm follows each other equally often. Which arm is A is drawn from the seed. Source: E.
+J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments", 1949.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from dataclasses import dataclass
 
 LEVEL = 0.05
 HEADLINE = ("ttft_ms.mean", "itl_ms.mean")
-"""The metrics that carry the claim: corrected for multiplicity (Holm). All others are shown without a claim.
-"""
+"""The metrics that carry the claim: corrected for multiplicity (Holm). All others are shown without a claim."""
 
 
 @dataclass(frozen=True, slots=True)

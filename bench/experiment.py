@@ -1,8 +1,7 @@
-"""The run: arms made ready, then block after block, each on a fleet proven cold. Only measures; judging is
-`verdict`.
+"""The run: arms made ready, then block after block, each on a fleet proven cold. Only measures; judging is `verdict`.
 
-Touches the network through `control` and `client`. One arm gets requests at a time. Cancelling the task ends
-the run at once and keeps the blocks that were complete.
+Touches the network through `control` and `client`. One arm gets requests at a time. Cancelling the task ends the run
+at once and keeps the blocks that were complete.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class BlockResult:
 
 @dataclass(slots=True)
 class Experiment:
-    """All that was measured, in the order in which it was. `broken`: what ended the run before its end,
-    `stopped`: the time limit that did.
+    """All that was measured, in the order in which it was. `broken`: what ended the run before its end, `stopped`:
+    the time limit that did.
     """
 
     model: str
@@ -69,8 +68,8 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How the run is made. `model` None: the one that the arms serve. `timeout`: seconds for one request.
-    `extra`: merged into each body. `duration`: seconds; no round begins that would end later.
+    """How the run is made. `model` None: the one that the arms serve. `timeout`: seconds for one request. `extra`:
+    merged into each body. `duration`: seconds; no round begins that would end later.
     """
 
     model: str | None = None

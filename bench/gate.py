@@ -1,8 +1,8 @@
 """Gates: `--gate 'ttft_ms.p95: kv <= 0.95*random'` -> pass, fail or inconclusive. Pure.
 
-A gate on two arms is judged by the 95 % interval of their ratio: pass if all of it keeps the limit, fail if
-none of it does, inconclusive between, and wherever there is no ratio. A gate on one arm and a number is
-judged by the arm's own value. An inconclusive gate is not a pass.
+A gate on two arms is judged by the 95 % interval of their ratio: pass if all of it keeps the limit, fail if none of
+it does, inconclusive between, and wherever there is no ratio. A gate on one arm and a number is judged by the arm's
+own value. An inconclusive gate is not a pass.
 """
 
 from __future__ import annotations

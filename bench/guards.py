@@ -1,8 +1,7 @@
-"""What can void a run: the client was the bottleneck, the load was not delivered, the arms did different
-work.
+"""What can void a run: the client was the bottleneck, the load was not delivered, the arms did different work.
 
-Each guard is one function from what was measured to sentences; a sentence is a reason why the verdict is not
-valid. Pure. The thresholds are fields of `Limits`, so that a user who knows better can say so.
+Each guard is one function from what was measured to sentences; a sentence is a reason why the verdict is not valid.
+Pure. The thresholds are fields of `Limits`, so that a user who knows better can say so.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from bench.stats import percentile
 class Limits:
     """Lags are shares of the arm's median TTFT, `lag_floor` (seconds) is never too much.
 
-    `rate`: by how much the achieved request rate may miss the schedule; `errors`: how far the arms' error
-    rates may be apart; `lengths`: share of answers of another length than asked for.
+    `rate`: by how much the achieved request rate may miss the schedule; `errors`: how far the arms' error rates may
+    be apart; `lengths`: share of answers of another length than asked for.
     """
 
     cpu: float = 0.8

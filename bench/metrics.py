@@ -1,8 +1,8 @@
 """An arm's numbers from its requests, and two arms' requests paired for a comparison. Pure.
 
-Latencies are milliseconds. Failed requests are +inf in every percentile and left out of means. `itl_ms` is
-one average a request, `icl_ms` all gaps between chunks pooled (long answers weigh more), `stall_ms` the
-longest gap of a request.
+Latencies are milliseconds. Failed requests are +inf in every percentile and left out of means. `itl_ms` is one
+average a request, `icl_ms` all gaps between chunks pooled (long answers weigh more), `stall_ms` the longest gap of a
+request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPARED = (
 
 @dataclass(slots=True)
 class Measured:
-    """One request as an arm served it. `reporting`: whether the arm's engines report cached tokens at all."""
+    """One request as an arm served it, with what the router said of its decision."""
 
     request: Request
     timing: Timing
@@ -139,9 +139,7 @@ def output_rate(blocks: Sequence[Sequence[Measured]]) -> float:
 
 
 def cached_pair(measured: Measured) -> tuple[float, float]:
-    """(cached, prompt) tokens of a good answer; NaN for a failed one. Not reported counts as none: see
-    `reports`.
-    """
+    """(cached, prompt) tokens of a good answer; NaN if it failed. Not reported counts as 0, see `reports_cached`."""
     timing = measured.timing
     if not timing.ok:
         return math.nan, math.nan
@@ -171,9 +169,7 @@ def predicted_ratio(every: Sequence[Measured]) -> float | None:
 
 
 def load_cv(blocks: Sequence[Sequence[Measured]], workers: Sequence[str]) -> float | None:
-    """Standard deviation over mean of the requests a worker got, averaged over blocks; None if no answer
-    named one.
-    """
+    """Standard deviation over mean of the requests a worker got, averaged over blocks; None if no answer named one."""
     found = []
     for block in blocks:
         counts = Counter(m.timing.worker for m in block if m.timing.worker)

@@ -1,8 +1,7 @@
-"""What a run leaves behind: result.json, requests.jsonl, summary.csv (and report.md, report.html, by
-`report/`).
+"""What a run leaves behind: result.json, requests.jsonl, summary.csv (and report.md, report.html, by `report/`).
 
-The shape of result.json is fixed by `SCHEMA_VERSION`; keys are only ever added. Writes files, reads the
-machine's own description; nothing else.
+The shape of result.json is fixed by `SCHEMA_VERSION`; keys are only ever added. Writes files, reads the machine's own
+description; nothing else.
 """
 
 from __future__ import annotations
@@ -144,6 +143,7 @@ def _block(block: BlockResult) -> dict[str, object]:
         },
         "client": {
             "cpu": watch.cpu,
+            "machine_cpu": watch.machine,
             "loop_lag_max_ms": max(watch.loop_lag, default=0.0) * 1000,
             "wall_s": watch.wall,
             "connections_opened": watch.connections,

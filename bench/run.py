@@ -1,8 +1,8 @@
-"""One whole run of `kvctl bench`: workload, arms, experiment, verdict, files. Wires the parts; decides
-nothing itself.
+"""One whole run of `kvctl bench`: workload, arms, experiment, verdict, files. Wires the parts; decides nothing
+itself.
 
-Starts child processes and ends them; Ctrl-C (or SIGTERM) ends the measurement at once and still reaches the
-verdict, which then says "interrupted". Needs the main thread, for its signal handlers.
+Starts child processes and ends them; Ctrl-C (or SIGTERM) ends the measurement at once and still reaches the verdict,
+which then says "interrupted". Needs the main thread, for its signal handlers.
 """
 
 from __future__ import annotations

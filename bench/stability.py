@@ -27,12 +27,11 @@ def stability(blocks: Sequence[tuple[Floats, Floats]]) -> Stability:
     """Whether an arm's queue grew while it was measured.
 
     Args:
-        blocks: for each block the intended sends and the ends of its requests (+inf: never ended), in
-            seconds.
+        blocks: for each block the intended sends and the ends of its requests (+inf: never ended), in seconds.
 
     Returns:
-        Unstable if in-flight at the end of the arrivals (their last 15 %) is more than 1.5 times that of the
-        middle (40 to 60 %) and more than Poisson noise of such counts explains, averaged over the blocks.
+        Unstable if in-flight at the end of the arrivals (their last 15 %) is more than 1.5 times that of the middle
+        (40 to 60 %) and more than Poisson noise of such counts explains, averaged over the blocks.
     """
     curves = [_in_flight(sent, ended) for sent, ended in blocks if len(sent) > 1]
     if not curves:

@@ -1,9 +1,8 @@
-"""The arithmetic behind a comparison: percentiles with failures, hierarchical bootstrap, exact sign-flip
-test, Holm.
+"""The arithmetic behind a comparison: percentiles with failures, hierarchical bootstrap, exact sign-flip test, Holm.
 
-The independent unit is the round (one block of each arm on the same slice); sessions are resampled inside it,
-the same ones for both arms. With few rounds a bootstrap interval is too narrow (it never sees a round it did
-not measure); the exact test does not have that fault, so a claim needs both. Pure; `rng` is passed in.
+The independent unit is the round (one block of each arm on the same slice); sessions are resampled inside it, the
+same ones for both arms. With few rounds a bootstrap interval is too narrow (it never sees a round it did not
+measure); the exact test does not have that fault, so a claim needs both. Pure; `rng` is passed in.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def percentile(values: Floats, q: float) -> float:
 
 
 def mean(values: Floats) -> float:
-    """The mean of the finite values (a failure has no time to average; it is counted, and in every
-    percentile). NaN where there is none.
+    """The mean of the finite values (a failure has no time to average; it is counted, and in every percentile). NaN
+    where there is none.
     """
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else math.nan
@@ -71,8 +70,8 @@ def statistic(name: str) -> Statistic:
 def percentile_interval(values: Floats, q: float, level: float = 0.95) -> tuple[float, float] | None:
     """A distribution-free confidence interval of a percentile, from order statistics; None if n is too small.
 
-    The ends are the order statistics whose binomial tails are at most (1 - level) / 2 each. An upper end for
-    p99 at 95 % needs 368 values, for p99.9 3,688.
+    The ends are the order statistics whose binomial tails are at most (1 - level) / 2 each. An upper end for p99 at
+    95 % needs 368 values, for p99.9 3,688.
     """
     n = len(values)
     p = q / 100
@@ -99,8 +98,8 @@ def _binomial_cdf(n: int, p: float) -> Floats:
 class Paired:
     """One metric of the same requests in two arms, all rounds one after the other.
 
-    Shape (n,), or (n, 2) for a ratio of sums. +inf: the request failed; NaN in both: the metric does not
-    exist for it.
+    Shape (n,), or (n, 2) for a ratio of sums. +inf: the request failed; NaN in both: the metric does not exist for
+    it.
     """
 
     base: Floats
@@ -132,9 +131,9 @@ def compare(
         draws: of the bootstrap.
 
     Returns:
-        For each metric: the pooled ratio; its 95 % percentile interval, rounds resampled first, then sessions
-        inside each (None with fewer than two rounds, or where one draw in twenty has no ratio); p of the
-        sign-flip test over the rounds' log ratios (None where a round has none).
+        For each metric: the pooled ratio; its 95 % percentile interval, rounds resampled first, then sessions inside
+        each (None with fewer than two rounds, or where one draw in twenty has no ratio); p of the sign-flip test over
+        the rounds' log ratios (None where a round has none).
     """
     starts = np.cumsum([0, *(len(sessions) for sessions in rounds)])
     drawn: dict[str, list[float]] = {name: [] for name in metrics}
@@ -188,11 +187,9 @@ def _draw(members: Sequence[list[Ints]], rng: np.random.Generator) -> Ints:
 
 
 def sign_flip(differences: Sequence[float], rng: np.random.Generator) -> float:
-    """The two-sided p of "the signs are random": the share of sign patterns whose |sum| is at least the
-    observed.
+    """The two-sided p of "the signs are random": the share of sign patterns whose |sum| is at least the observed.
 
-    Exact up to 16 differences: the smallest p is 2 / 2**n. Above, 65,536 patterns are drawn, the observed one
-    added.
+    Exact up to 16 differences: the smallest p is 2 / 2**n. Above, 65,536 patterns are drawn, the observed one added.
     """
     values = np.asarray(differences, np.float64)
     n = len(values)

@@ -1,9 +1,9 @@
-"""From blocks to a verdict: per-arm numbers, comparisons, reasons why nothing counts, gates, one plain
-sentence. Pure.
+"""From blocks to a verdict: per-arm numbers, comparisons, reasons why nothing counts, gates, one plain sentence.
+Pure.
 
 The first arm is the candidate; it is compared with each other arm, its base. An arm whose queue grew is named
-unstable and gets no ratio. A difference is claimed only for the headline metrics, and only if Holm's
-corrected p is at most 5 % and the interval of the ratio leaves out 1.
+unstable and gets no ratio. A difference is claimed only for the headline metrics, and only if Holm's corrected p is
+at most 5 % and the interval of the ratio leaves out 1.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from bench.gate import Gate, GateResult, Judged, judge
 from bench.metrics import COMPARED, Measured, Slo, arm_metrics, paired
 from bench.stability import Stability, stability
 from bench.stats import Comparison, Ints, compare, holm
+
+BUSY = 0.85
+"""Share of all cores from which a note says so: real time on a full machine is not the arms' time."""
 
 
 @dataclass(slots=True)
@@ -217,6 +220,12 @@ def _notes(results: Sequence[ArmResult], comparisons: Sequence[Compared]) -> lis
             notes.append(
                 f"{result.arm.name} is unstable at this rate: {queue.middle:.1f} requests in flight in the middle of a "
                 f"block, {queue.end:.1f} at its end; no ratio is given, lower --rate or --speedup"
+            )
+        busy = [b.facts.watch.machine for b in result.blocks if b.facts.watch.machine is not None]
+        if busy and sum(busy) / len(busy) > BUSY:
+            notes.append(
+                f"{result.arm.name}: the machine was {sum(busy) / len(busy):.0%} busy: client, router and engines "
+                "compete, or something else runs here"
             )
         needed = 368
         if len(result.measured) < needed:

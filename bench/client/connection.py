@@ -1,9 +1,8 @@
-"""HTTP/1.1 connections of the load generator: one request at a time each, timestamps taken in
-`data_received`.
+"""HTTP/1.1 connections of the load generator: one request at a time each, timestamps taken in `data_received`.
 
-Owns sockets, nothing else: what the bytes mean is `timing.py`. The pool has no limit, an idle connection is
-used again, a connection that the server closed before the first byte of an answer is replaced once. The clock
-is `time.perf_counter`: the loop's own is rounded to milliseconds.
+Owns sockets, nothing else: what the bytes mean is `timing.py`. The pool has no limit, an idle connection is used
+again, a connection that the server closed before the first byte of an answer is replaced once. The clock is
+`time.perf_counter`: the loop's own is rounded to milliseconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The open loop: sends each request at its scheduled time, never waiting for an answer, and watches itself.
 
-What it measures of itself (sending lag, the event loop's lag, its share of a core) decides whether a run
-counts: see `guards.py`. Touches sockets through `connection.Pool`. Cost: about 20 us a request and 10 us a
-chunk.
+What it measures of itself (sending lag, the event loop's lag, its share of a core) decides whether a run counts: see
+`guards.py`. Touches sockets through `connection.Pool`. Cost: about 20 us a request and 10 us a chunk.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -28,9 +28,7 @@ PREPARE_LIMIT = 96 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BodyStyle:
-    """What every body has in common. `extra` is merged in; `lead` are pieces put before every prompt (the
-    nonce).
-    """
+    """What every body has in common. `extra` is merged in; `lead` are pieces put before every prompt (the nonce)."""
 
     model: str
     extra: dict[str, object] = field(default_factory=dict)
@@ -53,9 +51,12 @@ def body(prompt_json: bytes, output_len: int, style: BodyStyle) -> bytes:
 
 @dataclass(slots=True)
 class SelfWatch:
-    """What the client did to the measurement. Lags are seconds; `cpu` is a share of one core."""
+    """What the client did to the measurement. Lags are seconds; `cpu` is a share of one core, `machine` the share of
+    all cores that anybody used (None: the system does not say).
+    """
 
     cpu: float = 0.0
+    machine: float | None = None
     loop_lag: list[float] = field(default_factory=list)
     wall: float = 0.0
     connections: int = 0
@@ -106,6 +107,22 @@ class LoadGenerator:
         return self._timeout
 
 
+def cpu_ticks(path: Path = Path("/proc/stat")) -> tuple[int, int] | None:
+    """(busy, all) ticks of all cores since the machine started; None where there is no such file."""
+    try:
+        fields = [int(field) for field in path.read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def busy_share(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """The share of all cores that was used between two readings."""
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
 class _Block:
     """The life of one block: prepared, sent, swept for timeouts, ended."""
 
@@ -148,7 +165,7 @@ class _Block:
         opened, retried = pool.opened, pool.retried
         gc.collect()
         gc.disable()
-        cpu, start = time.process_time(), clock() + 0.02
+        cpu, ticks, start = time.process_time(), cpu_ticks(), clock() + 0.02
         self._timings = [Timing(start + request.at) for request in self._requests]
         interrupted = False
         lag = self._loop.create_task(self._watch_loop())
@@ -165,6 +182,7 @@ class _Block:
             gc.enable()
         self._watch.wall = clock() - start
         self._watch.cpu = (time.process_time() - cpu) / max(self._watch.wall, 1e-9)
+        self._watch.machine = busy_share(ticks, cpu_ticks())
         self._watch.connections = pool.opened - opened
         self._watch.retried = pool.retried - retried
         sent = self._next if interrupted else len(self._requests)

@@ -1,7 +1,7 @@
 """Server-sent events, split from bytes as they come. Pure: no socket, no clock.
 
-Takes `data:` with and without the space, LF, CR and CRLF, events split at any byte and several events in one
-read. Cost: about 1 us an event, most of it in one `split`.
+Takes `data:` with and without the space, LF, CR and CRLF, events split at any byte and several events in one read.
+Cost: about 1 us an event, most of it in one `split`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SseParser:
         return events
 
     def finish(self) -> list[bytes]:
-        """The event that the end of the body leaves unterminated, if it has a payload: some servers omit the
-        blank line.
+        """The event that the end of the body leaves unterminated, if it has a payload: some servers omit the blank
+        line.
         """
         events: list[bytes] = []
         if self._tail:

@@ -1,5 +1,4 @@
-"""The measurement contract: what a request's bytes, each with its time of arrival, say about it. Pure: no
-socket.
+"""The measurement contract: what a request's bytes, each with its time of arrival, say about it. Pure: no socket.
 
     t_sched  intended send        t_first  first chunk with text, reasoning or tool-call arguments
     t_send   just before the      t_last   last such chunk
@@ -7,11 +6,10 @@ socket.
     t_hdr    response headers
     ttft = t_first - t_sched      itl = (t_last - t_first) / (n_out - n_first)      e2e = t_last - t_sched
 
-Role-only, empty, finish-only, usage-only, `[DONE]` and comment events are counted apart and never move
-t_first or t_last. A failed request has no times: it is +infinity in every percentile. Times are seconds of
-one monotonic clock. A chunk whose text is still held back by the engine's detokeniser counts as content if it
-carries token ids or a per-chunk usage that has grown; both only come when a request asks for them. Cost: one
-typed JSON decode a chunk.
+Role-only, empty, finish-only, usage-only, `[DONE]` and comment events are counted apart and never move t_first or
+t_last. A failed request has no times: it is +infinity in every percentile. Times are seconds of one monotonic clock.
+A chunk whose text is still held back by the engine's detokeniser counts as content if it carries token ids or a
+per-chunk usage that has grown; both only come when a request asks for them. Cost: one typed JSON decode a chunk.
 """
 
 from __future__ import annotations
@@ -85,9 +83,8 @@ class Events:
 class Timing:
     """The state of one request. Fed by the connection, read when `ended` or `error` is set.
 
-    `coalesced`: content events that shared their read with an earlier one, and so its time. `gaps`: seconds
-    between content chunks. `error` is a short kind (`http_503`, `cut`, `timeout`, ...), `detail` what the
-    server said.
+    `coalesced`: content events that shared their read with an earlier one, and so its time. `gaps`: seconds between
+    content chunks. `error` is a short kind (`http_503`, `cut`, `timeout`, ...), `detail` what the server said.
     """
 
     t_sched: float

@@ -59,7 +59,7 @@ def _svg(figure: Any, number: int) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"kvctl-{number}"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = out.getvalue()
-    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'\bid="([^"]+)"', rf'id="p{number}-\1"', text)

@@ -1,8 +1,8 @@
 """The live display of a run: block order, both arms' running TTFT, sending lag, time left. Plain lines off a
 terminal.
 
-Writes to stderr only. Redrawn four times a second from numbers that the run leaves here; costs the loop under
-5 ms a second, which is part of the client's measured CPU share.
+Writes to stderr only. Redrawn four times a second from numbers that the run leaves here; costs the loop under 5 ms a
+second, which is part of the client's measured CPU share.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a workload is, in numbers: lengths, arrivals, and how much of it an endless cache could hold. Pure.
 
-The infinite-cache bound of a request is the longest prefix that it shares with something sent before it in
-the same slice, in whole grid blocks: no router can do better on a cold fleet, and no honest engine can report
-more. Cost: every token once (about 15 ns each).
+The infinite-cache bound of a request is the longest prefix that it shares with something sent before it in the same
+slice, in whole grid blocks: no router can do better on a cold fleet, and no honest engine can report more. Cost:
+every token once (about 15 ns each).
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ _ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Lengths are tokens. `bound`: share of prompt tokens that an endless cache would hold, per slice start
-    cold.
-    """
+    """Lengths are tokens. `bound`: share of prompt tokens that an endless cache would hold, per slice start cold."""
 
     requests: int
     sessions: int
@@ -37,21 +35,16 @@ class Summary:
 
 
 class PrefixKeys:
-    """Prompts -> block keys on the grid, a prompt's keys kept for as long as this object is."""
+    """Prompts -> block keys on the grid. `lead` stands before every prompt. Nothing is kept; 15 ns a token."""
 
     def __init__(self, vocabulary: Vocabulary, lead: tuple[Piece, ...] = ()) -> None:
         self._text = PieceText(vocabulary)
         self._lead = lead
-        self._known: dict[tuple[Piece, ...], tuple[int, ...]] = {}
 
-    def of(self, request: Request) -> tuple[int, ...]:
+    def of(self, request: Request) -> list[int]:
         from router.prefix.hashing import block_keys
 
-        keys = self._known.get(request.pieces)
-        if keys is None:
-            tokens = self._text.tokens(self._lead + request.pieces)
-            keys = tuple(block_keys(tokens, GRID, _ROOT).tolist())
-            self._known[request.pieces] = keys
+        keys: list[int] = block_keys(self._text.tokens(self._lead + request.pieces), GRID, _ROOT).tolist()
         return keys
 
 

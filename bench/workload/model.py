@@ -1,8 +1,8 @@
 """The nouns of a workload: what is sent, when, and in which slice of the experiment. Pure data.
 
-A workload is materialised once and hashed; every arm replays the same one. Its requests are dealt into
-slices: slice `i` is sent in round `i` of the experiment, by every arm. Sessions are never cut by a slice.
-Times are seconds from the start of the slice.
+A workload is materialised once and hashed; every arm replays the same one. Its requests are dealt into slices: slice
+`i` is sent in round `i` of the experiment, by every arm. Sessions are never cut by a slice. Times are seconds from
+the start of the slice.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ class WorkloadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `at`: seconds from the slice's start to the intended send; `group`: who shares its first
-    prefix.
-    """
+    """One request. `at`: seconds from the slice's start to the intended send; `group`: who shares its first prefix."""
 
     id: str
     session: str
@@ -43,8 +41,7 @@ class Request:
 class Workload:
     """Requests in the order (slice, at), and how they came to be.
 
-    `facts` are the numbers a reader needs to repeat it (seed, speed-up, jitter cell), `notes` are sentences
-    for him.
+    `facts` are the numbers a reader needs to repeat it (seed, speed-up, jitter cell), `notes` are sentences for him.
     """
 
     name: str
@@ -63,9 +60,7 @@ class Workload:
 
     @property
     def sha256(self) -> str:
-        """Of the canonical encoding: everything that reaches the wire, and the schedule. Cost: all tokens
-        once.
-        """
+        """Of the canonical encoding: everything that reaches the wire, and the schedule. Cost: all tokens once."""
         if self._sha256 is None:
             digest = hashlib.sha256(b"kvctl-workload-1\n")
             text = PieceText(self.vocabulary)
@@ -97,8 +92,7 @@ def deal_sessions(sizes: Sequence[int], slices: int, order: Sequence[int]) -> li
         order: the sessions in the order in which they are dealt (a seeded shuffle).
 
     Returns:
-        The slice of each session. Each goes to the slice that holds the fewest requests so far, the first on
-        a tie.
+        The slice of each session. Each goes to the slice that holds the fewest requests so far, the first on a tie.
     """
     held = [0] * slices
     where = [0] * len(sizes)

@@ -1,10 +1,8 @@
-"""Traces in the Mooncake format (FAST '25): validated on load, jittered inside their time grid, sharing kept
-exact.
+"""Traces in the Mooncake format (FAST '25): validated on load, jittered inside their time grid, sharing kept exact.
 
-One JSON object a line: `timestamp` (ms), `input_length`, `output_length` (tokens), `hash_ids` (one id a
-512-token block; an id names the whole prefix up to it, the last block may be partial). Every id becomes 512
-fixed token ids, so two prompts share exactly what their ids share. Cost: one pass over the file; tokens are
-made later.
+One JSON object a line: `timestamp` (ms), `input_length`, `output_length` (tokens), `hash_ids` (one id a 512-token
+block; an id names the whole prefix up to it, the last block may be partial). Every id becomes 512 fixed token ids, so
+two prompts share exactly what their ids share. Cost: one pass over the file; tokens are made later.
 """
 
 from __future__ import annotations
@@ -109,9 +107,8 @@ def _row(raw: bytes, number: int, name: str) -> Row:
 def sessions(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """For each row its session and its group.
 
-    The session is the first id that is not common to a large share of the trace: requests that continue one
-    another share it. The group is the common prefix before it. A row of common ids alone is a session of its
-    own.
+    The session is the first id that is not common to a large share of the trace: requests that continue one another
+    share it. The group is the common prefix before it. A row of common ids alone is a session of its own.
     """
     holders = Counter(block for row in rows for block in row.hash_ids)
     limit = max(2.0, HOT_SHARE * len(rows))
@@ -127,8 +124,7 @@ def sessions(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def jitter(times: Sequence[float], rng: random.Random) -> tuple[list[float], float]:
-    """Moves each time forward inside its cell: up to the next distinct time (the last: up to the median
-    cell).
+    """Moves each time forward inside its cell: up to the next distinct time (the last: up to the median cell).
 
     Returns the new times, which keep the order of cells, and the median cell in seconds.
     """
@@ -155,8 +151,8 @@ def build(
 
     Args:
         path: the trace.
-        slices: into how many slices the sessions are dealt. Time inside a slice is compressed by the same
-            number, so that `speedup` 1 has the trace's own request rate.
+        slices: into how many slices the sessions are dealt. Time inside a slice is compressed by the same number, so
+            that `speedup` 1 has the trace's own request rate.
         seed: of the jitter and the dealing.
         requests: only the first so many.
         speedup: request rate relative to the trace's; None picks the one that gives `token_rate`.

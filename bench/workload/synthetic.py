@@ -1,10 +1,9 @@
-"""Built-in workloads: conversations that grow under shared system prompts, and the control that shares
-nothing.
+"""Built-in workloads: conversations that grow under shared system prompts, and the control that shares nothing.
 
-`multi-turn`: a system prompt drawn with Zipf popularity, then turns: each prompt is the one before, the
-answer to it (fixed ids: the schedule does not wait for the engine) and a new user message. Open loop: a turn
-is sent a think time after the one before it, whatever the engine does. `no-sharing`: every request alone, the
-control a cache-aware router must not lose on. Pure; everything follows from the parameters and the seed.
+`multi-turn`: a system prompt drawn with Zipf popularity, then turns: each prompt is the one before, the answer to it
+(fixed ids: the schedule does not wait for the engine) and a new user message. Open loop: a turn is sent a think time
+after the one before it, whatever the engine does. `no-sharing`: every request alone, the control a cache-aware router
+must not lose on. Pure; everything follows from the parameters and the seed.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from bench.workload.tokens import Piece, Vocabulary, piece_key
 class Conversations:
     """Parameters. Lengths are tokens, ranges are inclusive and uniform, times are seconds at `speedup` 1.
 
-    `rate` is requests a second over a slice. `groups` system prompts have popularity rank**-zipf; 0 gives
-    each session its own.
+    `rate` is requests a second over a slice. `groups` system prompts have popularity rank**-zipf; 0 gives each
+    session its own.
     """
 
-    rate: float = 32.0
-    groups: int = 16
+    rate: float = 20.0
+    groups: int = 12
     zipf: float = 1.0
-    system: tuple[int, int] = (384, 640)
-    user: tuple[int, int] = (384, 768)
-    answer: tuple[int, int] = (16, 40)
-    turns: tuple[int, int] = (3, 8)
-    think: tuple[float, float] = (0.45, 0.9)
+    system: tuple[int, int] = (192, 448)
+    user: tuple[int, int] = (512, 1024)
+    answer: tuple[int, int] = (12, 28)
+    turns: tuple[int, int] = (4, 10)
+    think: tuple[float, float] = (0.4, 0.8)
 
 
 WORKLOADS: dict[str, Conversations] = {

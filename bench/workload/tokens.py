@@ -1,10 +1,8 @@
-"""Token ids out of nothing but a key: the text of every workload, made where it is needed, equal wherever it
-is made.
+"""Token ids out of nothing but a key: the text of every workload, made where it is needed, equal wherever it is made.
 
-A piece is `length` ids drawn from the stream of a 64-bit key. The stream is counter based (SplitMix64's
-finaliser over key and position), so a shorter piece is a prefix of a longer one of the same key: that is what
-makes sharing exact when a trace names a block that two requests hold to a different length. Pure; about 10 ns
-a token.
+A piece is `length` ids drawn from the stream of a 64-bit key. The stream is counter based (SplitMix64's finaliser
+over key and position), so a shorter piece is a prefix of a longer one of the same key: that is what makes sharing
+exact when a trace names a block that two requests hold to a different length. Pure; about 10 ns a token.
 """
 
 from __future__ import annotations

@@ -54,6 +54,11 @@ async def test_an_honest_reset_is_proven() -> None:
     assert found.way == "reset"
 
 
+async def test_samples_that_share_a_prefix_do_not_accuse_each_other() -> None:
+    longer = np.concatenate([PROMPT, PROMPT + 1000])
+    assert (await proof(FakeEngine(), samples={"e0": [PROMPT, longer]})).proven
+
+
 async def test_after_the_proof_no_prompt_of_the_block_before_is_cached() -> None:
     engine = FakeEngine()
     engine.cached_tokens(PROMPT.tolist())

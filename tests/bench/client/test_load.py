@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from pathlib import Path
 
 from bench.client.connection import Target
-from bench.client.load import BlockRun, BodyStyle, LoadGenerator
+from bench.client.load import BlockRun, BodyStyle, LoadGenerator, busy_share, cpu_ticks
 from bench.workload.model import Request
 from bench.workload.tokens import Piece, PieceText, Vocabulary
 from tests.bench.fakes import FakeEngine, read_request, serving
@@ -99,6 +100,16 @@ async def test_a_cancelled_block_returns_what_it_has() -> None:
         block = await task
     assert block.interrupted
     assert {timing.error for timing in block.timings} == {"interrupted"}
+
+
+def test_the_machines_busy_share_leaves_out_idle_and_waiting(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  10 0 10 60 20 0 0 0 0 0\ncpu0 1 1 1 1\n")
+    before = cpu_ticks(stat)
+    stat.write_text("cpu  40 0 30 90 40 0 0 0 0 0\n")
+    assert before == (20, 100)
+    assert busy_share(before, cpu_ticks(stat)) == 0.5
+    assert cpu_ticks(tmp_path / "absent") is None
 
 
 async def test_the_client_watches_itself() -> None:
