@@ -130,7 +130,7 @@ def test_a_prompt_that_is_too_long_is_a_bad_request(
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model=MODEL, prompt=[5] * (engines[0].max_model_len + 1), max_tokens=1)
-    assert "maximum context length" in str(caught.value)
+    assert str(engines[0].max_model_len) in str(caught.value)
 
 
 def test_a_stream_with_a_bad_parameter_is_a_bad_request(client: OpenAI, openai: ModuleType) -> None:
