@@ -99,6 +99,8 @@ def _message(message: Message, content_format: ContentFormat, calls_as_given: bo
 
 
 def _content(role: str, content: Any, content_format: ContentFormat) -> str | list[dict[str, Any]]:
+    if isinstance(content, str) and role != "system" and content_format is ContentFormat.STRING:
+        return content
     if content is None:
         parts: list[Any] = []
     elif isinstance(content, str):

@@ -52,16 +52,10 @@ class TemplateTooLong(Exception):
     """The rendering went past its budget of characters or seconds."""
 
 
-class _Budget(threading.local):
-    """What the rendering of this thread may still take."""
+class _Deadline(threading.local):
+    """When the rendering of this thread has to be done."""
 
-    steps = 0
-    deadline = float("inf")
-
-    def step(self) -> None:
-        self.steps += 1
-        if self.steps % _STEPS_BETWEEN_LOOKS == 0 and time.monotonic() > self.deadline:
-            raise TemplateTooLong("the chat template took too long")
+    at = float("inf")
 
 
 class _Generation(Extension):
@@ -81,22 +75,29 @@ class _Environment(ImmutableSandboxedEnvironment):
     def __init__(self, bare: bool = False) -> None:
         extensions = [loopcontrols] if bare else [_Generation, loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-        self.budget = _Budget()
+        self.deadline = _Deadline()
+        self._steps = 0
         if not bare:
             self.filters["tojson"] = _tojson
             self.globals["raise_exception"] = _raise_exception
             self.globals["strftime_now"] = _strftime_now
 
+    def step(self) -> None:
+        """Look at the clock now and then. The count is shared by the threads: it only spaces the looks."""
+        self._steps = steps = self._steps + 1
+        if steps % _STEPS_BETWEEN_LOOKS == 0 and time.monotonic() > self.deadline.at:
+            raise TemplateTooLong("the chat template took too long")
+
     def getattr(self, obj: Any, attribute: str) -> Any:
-        self.budget.step()
+        self.step()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        self.budget.step()
+        self.step()
         return super().getitem(obj, argument)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        __self.budget.step()
+        __self.step()
         return super().call(__context, __obj, *args, **kwargs)
 
 
@@ -199,13 +200,12 @@ class ChatTemplate:
     def _run(
         self, variant: _Variant, conversation: list[Message], variables: dict[str, Any], max_seconds: float
     ) -> str:
-        budget = self._environment.budget
-        budget.deadline = time.monotonic() + max_seconds
+        self._environment.deadline.at = time.monotonic() + max_seconds
         chunks: list[str] = []
         room = self.max_chars
         try:
             for chunk in variant.template.generate(messages=conversation, **variables):
-                budget.step()
+                self._environment.step()
                 room -= len(chunk)
                 if room < 0:
                     raise TemplateTooLong(f"the chat template wrote more than {self.max_chars} characters")
@@ -238,7 +238,7 @@ def _accepts_late_system(source: str) -> bool:
     """Whether a system message may come later: the engine's own probe, in an environment as bare as the engine's (so a
     template that needs more than jinja's own counts as one that wants the system message first)."""
     bare = _Environment(bare=True)
-    bare.budget.deadline = time.monotonic() + _PROBE_SECONDS
+    bare.deadline.at = time.monotonic() + _PROBE_SECONDS
     try:
         bare.from_string(source).render(messages=_PROBE, add_generation_prompt=False)
     except Exception:  # a template may fail in any way

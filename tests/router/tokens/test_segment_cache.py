@@ -79,7 +79,7 @@ def test_the_cache_is_off_without_special_tokens(caches: dict[str, SegmentCache]
 
 
 @pytest.mark.parametrize("kind", CUTTING)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_segments_give_the_ids_of_the_whole_text(
     caches: dict[str, SegmentCache], references: dict[str, Tokenizer], kind: str, data: st.DataObject
@@ -91,7 +91,7 @@ def test_segments_give_the_ids_of_the_whole_text(
     assert caches[kind].encode(text).tolist() == expected, "from the cache"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(turns=st.lists(st.text(max_size=30) | st.sampled_from(["", " ", "<|im_end|>", "\n"]), min_size=1, max_size=8))
 def test_a_growing_chat_gives_the_ids_of_each_whole_text(
     caches: dict[str, SegmentCache], references: dict[str, Tokenizer], turns: list[str]
