@@ -144,13 +144,12 @@ class RemoteTokenizer:
         self._pause_until = 0.0
 
     def prepare(self, body: Body) -> bytes | None:
-        """The question as it would be sent; None where asking is of no use (unknowable, too long, nobody to ask, or
-        the engines failed a moment ago)."""
+        """The question as it would be sent; None where no engine could know the prompt, or it is too long to ask."""
         asked = question(body)
         if asked is None:
             return None
-        raw = _encoder.encode(asked)
-        if len(raw) > self._max_bytes:
+        raw = b"" if body.size > self._max_bytes else _encoder.encode(asked)
+        if not raw or len(raw) > self._max_bytes:
             self.stats.skipped += 1
             return None
         return raw
