@@ -27,6 +27,15 @@ def unpack(raw, offset, out, limit):
         if head < 0x80:
             out[n] = head
             continue
+        if head == 0xCD and i + 2 <= end:
+            out[n] = (np.uint64(raw[i]) << np.uint64(8)) | np.uint64(raw[i + 1])
+            i += 2
+            continue
+        if head == 0xCE and i + 4 <= end:
+            high = (np.uint64(raw[i]) << np.uint64(24)) | (np.uint64(raw[i + 1]) << np.uint64(16))
+            out[n] = high | (np.uint64(raw[i + 2]) << np.uint64(8)) | np.uint64(raw[i + 3])
+            i += 4
+            continue
         if head >= 0xE0:
             if limit == 1:
                 return -1

@@ -116,7 +116,7 @@ class _ArrayTag(msgspec.Struct, array_like=True):
     type: str
 
 
-class _MapStored(msgspec.Struct):
+class _MapStored(msgspec.Struct, tag_field="type", tag="BlockStored"):
     block_hashes: msgspec.Raw
     token_ids: msgspec.Raw
     block_size: int
@@ -143,10 +143,14 @@ class _ArrayStored(msgspec.Struct, array_like=True):
     kv_cache_spec_kind: str | None = None
 
 
-class _MapRemoved(msgspec.Struct):
+class _MapRemoved(msgspec.Struct, tag_field="type", tag="BlockRemoved"):
     block_hashes: msgspec.Raw
     medium: str | None = None
     group_idx: int | None = None
+
+
+class _MapCleared(msgspec.Struct, tag_field="type", tag="AllBlocksCleared"):
+    pass
 
 
 class _ArrayRemoved(msgspec.Struct, array_like=True):
@@ -156,6 +160,13 @@ class _ArrayRemoved(msgspec.Struct, array_like=True):
     group_idx: int | None = None
 
 
+class _MapBatch(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[_MapStored | _MapRemoved | _MapCleared]
+    dp_rank: int | None = None
+
+
+_map_batch = msgspec.msgpack.Decoder(_MapBatch)
 _batch = msgspec.msgpack.Decoder(_Batch)
 _map_tag = msgspec.msgpack.Decoder(_MapTag)
 _array_tag = msgspec.msgpack.Decoder(_ArrayTag)
@@ -163,6 +174,29 @@ _map_stored = msgspec.msgpack.Decoder(_MapStored)
 _array_stored = msgspec.msgpack.Decoder(_ArrayStored)
 _map_removed = msgspec.msgpack.Decoder(_MapRemoved)
 _array_removed = msgspec.msgpack.Decoder(_ArrayRemoved)
+
+
+_Told = _MapStored | _MapRemoved | _MapCleared | _ArrayStored | _ArrayRemoved | None
+
+
+def _parse(payload: bytes) -> _MapBatch | _Batch:
+    """One pass for a frame of known map events, which is what current vLLM sends; else event by event."""
+    try:
+        return _map_batch.decode(payload)
+    except msgspec.ValidationError:
+        return _batch.decode(payload)
+
+
+def _parse_event(raw: msgspec.Raw) -> _Told:
+    """One event of any layout; None if its type is unknown."""
+    head = memoryview(raw)[0]
+    is_map = 0x80 <= head <= 0x8F or head in (0xDE, 0xDF)
+    kind = (_map_tag if is_map else _array_tag).decode(raw).type
+    if kind == "BlockStored":
+        return (_map_stored if is_map else _array_stored).decode(raw)
+    if kind == "BlockRemoved":
+        return (_map_removed if is_map else _array_removed).decode(raw)
+    return _MapCleared() if kind == "AllBlocksCleared" else None
 
 
 def _numbers(raw: msgspec.Raw, limit: int) -> Hashes:
@@ -201,11 +235,11 @@ class WireDecoder:
     def decode(self, payload: bytes) -> Batch:
         """The events of a frame that concern the index, in order. Raises `WireError` for a malformed one."""
         try:
-            frame = _batch.decode(payload)
+            frame = _parse(payload)
             events: list[Event] = []
             blocks = 0
-            for raw in frame.events:
-                event = self._event(raw)
+            for told in frame.events:
+                event = self._event(told)
                 if event is not None:
                     events.append(event)
                     if not isinstance(event, AllBlocksCleared):
@@ -216,15 +250,14 @@ class WireDecoder:
             raise WireError(f"KV event frame has the dp rank {frame.dp_rank}")
         return Batch(frame.ts, frame.dp_rank, events, blocks)
 
-    def _event(self, raw: msgspec.Raw) -> Event | None:
-        head = memoryview(raw)[0]
-        is_map = 0x80 <= head <= 0x8F or head in (0xDE, 0xDF)
-        kind = (_map_tag if is_map else _array_tag).decode(raw).type
-        if kind == "BlockStored":
-            return self._stored((_map_stored if is_map else _array_stored).decode(raw))
-        if kind == "BlockRemoved":
-            return self._removed((_map_removed if is_map else _array_removed).decode(raw))
-        if kind == "AllBlocksCleared":
+    def _event(self, told: _Told | msgspec.Raw) -> Event | None:
+        if isinstance(told, msgspec.Raw):
+            told = _parse_event(told)
+        if isinstance(told, (_MapStored, _ArrayStored)):
+            return self._stored(told)
+        if isinstance(told, (_MapRemoved, _ArrayRemoved)):
+            return self._removed(told)
+        if isinstance(told, _MapCleared):
             return AllBlocksCleared()
         self.ignored["unknown_type"] += 1
         return None

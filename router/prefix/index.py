@@ -159,12 +159,12 @@ class PrefixIndex:
             kind, parent = operations.NO_PARENT, self.root(block_size, lora_name, cache_salt)
         else:
             kind, parent = operations.PARENT_HASH, parent_hash
-        table, inner, done = self._table, self._inner[slot], 0
+        table, inner, where, done = self._table, self._inner[slot], int(tier), 0  # numba is slow on an enum
         count = len(block_hashes)
         table.state[at.DUPLICATES] = 0
         while True:
             done = operations.store(  # type: ignore[call-arg]
-                *table.core, inner, tier, kind, np.uint64(parent), block_hashes, token_ids, block_size, extra, done
+                *table.core, inner, where, kind, np.uint64(parent), block_hashes, token_ids, block_size, extra, done
             )
             if done == operations.ORPHAN:
                 self.counters.orphan_stores += 1
@@ -183,9 +183,10 @@ class PrefixIndex:
         """`slot` holds one copy less of these in `tier` (None: no copy in any tier). Returns how many it did hold."""
         self._tidy()
         table, inner, done = self._table, self._inner[slot], 0
+        where = -1 if tier is None else int(tier)
         table.state[at.UNKNOWN] = 0
         while True:
-            done = operations.remove(*table.core, inner, -1 if tier is None else tier, hashes, done)  # type: ignore[call-arg]
+            done = operations.remove(*table.core, inner, where, hashes, done)  # type: ignore[call-arg]
             if done == len(hashes):
                 break
             self._make_room()

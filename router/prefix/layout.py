@@ -7,11 +7,14 @@ and a further worker that holds the same block 32 plus 6 to 12.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numba import from_dtype, types
+
+log = logging.getLogger(__name__)
 
 NODE: Final = np.dtype([("key", "u8"), ("set", "i4"), ("head", "i4")])
 """`set`: id of the owner set, bit 30 the CLOCK mark, -1 a free node. `head`: first handle, or the next free
@@ -107,8 +110,11 @@ def drop_stale_kernels(folder: Path) -> int:
     dropped = 0
     for index in (folder / "__pycache__").glob("*.nbi"):
         if index.name.split(".")[0] in stems and index.stat().st_mtime_ns < newest:
-            index.unlink(missing_ok=True)
-            dropped += 1
+            try:
+                index.unlink(missing_ok=True)
+                dropped += 1
+            except PermissionError:
+                log.warning("%s is older than its source and cannot be removed; delete it", index)
     return dropped
 
 
