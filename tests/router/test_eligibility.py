@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from router.eligibility import BusyThresholds, refusal, why_not
 from router.fleet.registry import Fleet
