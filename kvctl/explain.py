@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.errors import FAILED, UNREACHABLE, Problem
-from kvctl.options import env
+from kvctl.options import env, load_config
 
 
 def explain(
@@ -17,19 +17,34 @@ def explain(
         typer.Argument(metavar="[ID]", help="A decision id (x-kvctl-decision) or request id (x-request-id)."),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Where would this prompt go now? Nothing is sent.")
+        str | None,
+        typer.Option("--prompt", envvar=env("prompt"), help="Where would this prompt go now? Nothing is sent."),
     ] = None,
     request: Annotated[
-        Path | None, typer.Option("--request", help="The same for a request body in a JSON file ('-' is stdin).")
+        Path | None,
+        typer.Option(
+            "--request", envvar=env("request"), help="The same for a request body in a JSON file ('-' is stdin)."
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", envvar=env("model"), help="With --prompt: the model.")] = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="With --prompt or --request: as this mode would decide.")
+        str | None,
+        typer.Option("--mode", envvar=env("mode"), help="With --prompt or --request: as this mode would decide."),
     ] = None,
     admin: Annotated[
         str, typer.Option("--admin", envvar=env("admin"), help="The router's admin port.")
     ] = "http://127.0.0.1:9090",
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
+    output: Annotated[str, typer.Option("-o", "--output", envvar=env("output"), help="table or json.")] = "table",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            envvar=env("config"),
+            is_eager=True,
+            callback=load_config,
+            help="TOML or YAML file whose keys are these options.",
+        ),
+    ] = None,
 ) -> None:
     """Why a request went, or would go, where it does.
 
@@ -45,13 +60,15 @@ def explain(
     if len(given) != 1:
         raise Problem("give one of: a decision or request id, --prompt TEXT, --request FILE")
 
+    from urllib.parse import quote
+
     import httpx
     import msgspec
 
     try:
         with httpx.Client(base_url=admin, timeout=30, trust_env=False) as client:
             if decision is not None:
-                answer = client.get(f"/decisions/{decision}")
+                answer = client.get(f"/decisions/{quote(decision, safe='')}")
             else:
                 body = _body(prompt, request, model)
                 answer = client.post("/explain", content=body, params={"mode": mode} if mode else {})

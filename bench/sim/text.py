@@ -79,7 +79,7 @@ class TextModel:
         try:
             return self._template.render(
                 messages=[_plain(message) for message in messages],
-                tools=tools or None,
+                tools=[_as_shown(tool) for tool in tools] if tools else None,
                 add_generation_prompt=generation_prompt,
                 bos_token=_token_text(self._config.get("bos_token")),
                 eos_token=_token_text(self._config.get("eos_token")),
@@ -165,6 +165,17 @@ def _token_text(token: str | dict[str, Any] | None) -> str:
     if isinstance(token, dict):
         return str(token.get("content", ""))
     return token or ""
+
+
+def _as_shown(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as vLLM shows it to a template: these fields in this order, null where the client said nothing."""
+    function = tool.get("function")
+    if not isinstance(function, dict) or "name" not in function:
+        raise TextError("tools must be functions with a name")
+    shown = {key: function.get(key) for key in ("name", "description", "parameters")}
+    if function.get("strict") is not None:
+        shown["strict"] = function["strict"]
+    return {"type": "function", "function": shown}
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

@@ -108,3 +108,10 @@ def test_a_template_cannot_reach_outside_its_sandbox(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ messages.__class__.__mro__ }}")
     with pytest.raises(TextError, match="chat template"):
         TextModel(tmp_path).render(HELLO)
+
+
+def test_a_tool_is_shown_to_the_template_with_the_fields_and_order_of_vllm() -> None:
+    tool = {"function": {"parameters": {"b": 1, "a": 2}, "name": "add", "unknown": 1}, "type": "function"}
+    rendered = TextModel().render([{"role": "user", "content": "x"}], [tool])
+    shown = '{"type": "function", "function": {"name": "add", "description": null, "parameters": {"b": 1, "a": 2}}}'
+    assert shown in rendered
