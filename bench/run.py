@@ -32,7 +32,13 @@ from bench.workload.describe import Summary, describe
 from bench.workload.model import Workload, WorkloadError
 from bench.workload.tokens import Vocabulary
 
-REQUESTS_A_ROUND = 140
+REQUESTS_A_ROUND = 80
+TRACE_SIM_SPEEDUP = 2.0
+"""Simulated engines under a trace run this much faster: its answers are long, and a block waits for its last one."""
+TOKEN_RATE = 1250.0
+"""Output tokens a second, at engine speed 1, that a trace's arrivals are scaled to before simulated engines: with
+the speed-up above what client, router and engines carry on two cores.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ class Settings:
     modes: tuple[str, ...] = ("kv", "random")
     workers: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
-    sim: SimOptions = field(default_factory=SimOptions)
+    sim_workers: int = 8
+    sim_speedup: float | None = None
     trace: Path | None = None
     workload: str = "multi-turn"
     requests: int | None = None
@@ -130,6 +137,7 @@ def make_workload(settings: Settings, rounds: int) -> Workload:
             requests=settings.requests,
             speedup=settings.speedup if settings.speedup or not _simulated(settings) else None,
             whole=settings.whole_trace,
+            token_rate=TOKEN_RATE * sim_options(settings).speedup,
             use_jitter=settings.jitter,
             vocabulary=settings.vocabulary,
         )
@@ -144,6 +152,12 @@ def make_workload(settings: Settings, rounds: int) -> Workload:
     )
 
 
+def sim_options(settings: Settings) -> SimOptions:
+    """The simulated fleet of a run without --worker and --url."""
+    default = TRACE_SIM_SPEEDUP if settings.trace is not None else 1.0
+    return SimOptions(settings.sim_workers, settings.sim_speedup or default)
+
+
 def _simulated(settings: Settings) -> bool:
     return not settings.workers and not settings.urls
 
@@ -151,12 +165,14 @@ def _simulated(settings: Settings) -> bool:
 def _fleet(settings: Settings, stack: contextlib.ExitStack, console: Console) -> Fleet:
     if settings.workers:
         return given_fleet(settings.workers)
-    speed = f", {settings.sim.speedup:g} times as fast" if settings.sim.speedup != 1 else ""
+    sim = sim_options(settings)
+    speed = f", {sim.speedup:g} times as fast as their model" if sim.speedup != 1 else ""
     console.print(
-        f"no --worker and no --url: starting {settings.sim.count} simulated engines{speed} for this run",
+        f"no --worker and no --url: starting {sim.count} simulated engines{speed} for this run",
         highlight=False,
+        soft_wrap=True,
     )
-    return stack.enter_context(simulated_fleet(settings.sim))
+    return stack.enter_context(simulated_fleet(sim))
 
 
 def _logs(out: Path) -> Path:
@@ -171,6 +187,7 @@ def _announce(console: Console, workload: Workload, summary: Summary, names: Seq
         f"{summary.output_mean:.0f} output tokens each, {summary.rate:.1f} requests/s; an endless cache would hold "
         f"{summary.bound:.0%} of the prompt tokens",
         highlight=False,
+        soft_wrap=True,
     )
     if "jitter_cell_ms" in workload.facts:
         facts = workload.facts
@@ -178,17 +195,21 @@ def _announce(console: Console, workload: Workload, summary: Summary, names: Seq
             f"trace at {facts['speedup']} times its own rate; "
             f"jitter {facts['jitter']} ({facts['jitter_cell_ms']:,} ms)",
             highlight=False,
+            soft_wrap=True,
         )
     for note in workload.notes:
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if len(names) > 1:
         console.print(
             f"{rounds} rounds of {len(names)} blocks: the smallest p that they can reach is {smallest_p(rounds):.3g}",
             highlight=False,
+            soft_wrap=True,
         )
     period = len(williams(len(names)))
     if rounds % period:
-        console.print(f"note: the order is balanced only for a multiple of {period} rounds", highlight=False)
+        console.print(
+            f"note: the order is balanced only for a multiple of {period} rounds", highlight=False, soft_wrap=True
+        )
 
 
 def _measure(
@@ -240,4 +261,4 @@ def _reports(out: Path, data: dict[str, object], reached: Verdict, console: Cons
     page, missing = html(data, reached)
     (out / "report.html").write_text(page, encoding="utf-8")
     if missing:
-        console.print(f"note: {missing}", highlight=False)
+        console.print(f"note: {missing}", highlight=False, soft_wrap=True)

@@ -26,6 +26,9 @@ from bench.stats import Comparison, Ints, compare, holm
 BUSY = 0.85
 """Share of all cores from which a note says so: real time on a full machine is not the arms' time."""
 
+P99_NEEDS = 368
+"""Values from which a 95 % interval of p99 has an upper end: 0.99**368 < 2.5 %."""
+
 
 @dataclass(slots=True)
 class ArmResult:
@@ -101,11 +104,12 @@ def reach(
     slo: Slo | None,
     limits: guards.Limits,
     seed: int,
+    draws: int = 1000,
 ) -> Verdict:
-    """Everything that follows from what was measured."""
+    """Everything that follows from what was measured. `draws`: of the bootstrap."""
     results = [_arm(arm, experiment, slo) for arm in arms]
     reasons, notes = _reasons(results, experiment, limits)
-    comparisons = _comparisons(results, seed)
+    comparisons = _comparisons(results, seed, draws)
     notes += _notes(results, comparisons)
     found = {(c.metric, c.base, c.other): c.found for c in comparisons}
     by_name = {result.arm.name: result for result in results}
@@ -169,7 +173,7 @@ def _reasons(
     return reasons, [experiment.stopped] if experiment.stopped else []
 
 
-def _comparisons(results: Sequence[ArmResult], seed: int) -> list[Compared]:
+def _comparisons(results: Sequence[ArmResult], seed: int, draws: int) -> list[Compared]:
     if len(results) < 2 or not results[0].stability.stable:
         return []
     other = results[0]
@@ -177,14 +181,14 @@ def _comparisons(results: Sequence[ArmResult], seed: int) -> list[Compared]:
     made: list[Compared] = []
     for base in results[1:]:
         if base.stability.stable:
-            made += _compare(base, other, rng)
+            made += _compare(base, other, rng, draws)
     headline = [c for c in made if c.metric in HEADLINE]
     for comparison, p in zip(headline, holm([c.found.p for c in headline]), strict=True):
         comparison.p_holm = p
     return made
 
 
-def _compare(base: ArmResult, other: ArmResult, rng: np.random.Generator) -> list[Compared]:
+def _compare(base: ArmResult, other: ArmResult, rng: np.random.Generator, draws: int) -> list[Compared]:
     """All metrics of two arms, over the rounds that both completed."""
     below = {b.block.round: b.facts.measured for b in base.blocks}
     above = {b.block.round: b.facts.measured for b in other.blocks}
@@ -195,7 +199,7 @@ def _compare(base: ArmResult, other: ArmResult, rng: np.random.Generator) -> lis
     other_all = [m for r in rounds for m in above[r]]
     sessions = [_numbers([m.request.session for m in below[r]]) for r in rounds]
     names = [name for name in COMPARED if name != "cached_token_ratio" or base.value(name) is not None]
-    found = compare({name: paired(base_all, other_all, name) for name in names}, sessions, rng)
+    found = compare({name: paired(base_all, other_all, name) for name in names}, sessions, rng, draws)
     return [Compared(name, base.arm.name, other.arm.name, found[name]) for name in names]
 
 
@@ -215,22 +219,21 @@ def _inverse(found: Comparison | None) -> Comparison | None:
 def _notes(results: Sequence[ArmResult], comparisons: Sequence[Compared]) -> list[str]:
     notes = []
     for result in results:
-        if not result.stability.stable:
-            queue = result.stability
+        queue = result.stability
+        if not queue.stable:
             notes.append(
                 f"{result.arm.name} is unstable at this rate: {queue.middle:.1f} requests in flight in the middle of a "
                 f"block, {queue.end:.1f} at its end; no ratio is given, lower --rate or --speedup"
             )
-        busy = [b.facts.watch.machine for b in result.blocks if b.facts.watch.machine is not None]
-        if busy and sum(busy) / len(busy) > BUSY:
-            notes.append(
-                f"{result.arm.name}: the machine was {sum(busy) / len(busy):.0%} busy: client, router and engines "
-                "compete, or something else runs here"
-            )
-        needed = 368
-        if len(result.measured) < needed:
-            count = len(result.measured)
-            notes.append(f"{result.arm.name}: {count} requests are too few for an interval of p99 ({needed} needed)")
+    busy = [b.facts.watch.machine for r in results for b in r.blocks if b.facts.watch.machine is not None]
+    if busy and sum(busy) / len(busy) > BUSY:
+        notes.append(
+            f"the machine was {sum(busy) / len(busy):.0%} busy: client, router and engines compete for it, or "
+            "something else runs here"
+        )
+    fewest = min((len(result.measured) for result in results), default=0)
+    if fewest < P99_NEEDS:
+        notes.append(f"{fewest} requests an arm are too few for an interval of p99 ({P99_NEEDS} needed)")
     tests = sum(c.metric in HEADLINE for c in comparisons)
     if tests:
         rounds = min(len(result.blocks) for result in results)
@@ -238,7 +241,7 @@ def _notes(results: Sequence[ArmResult], comparisons: Sequence[Compared]) -> lis
         if least > LEVEL:
             notes.append(
                 f"{rounds} rounds cannot show a difference at {LEVEL:.0%}: the smallest p is {smallest_p(rounds):.3g}, "
-                f"{least:.3g} after correction for {tests} tests; --blocks {rounds_needed(tests)} can"
+                f"{min(1.0, least):.3g} after correction for {tests} tests; --blocks {rounds_needed(tests)} can"
             )
     return notes
 

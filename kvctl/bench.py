@@ -57,15 +57,15 @@ def bench(
         ),
     ] = 8,
     sim_speedup: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--sim-speedup",
             envvar=env("sim-speedup"),
             min=0.01,
             rich_help_panel=_ARMS,
-            help="How much faster than its model a simulated engine runs.",
+            help="How much faster than its model a simulated engine runs (default 1; under a trace 2).",
         ),
-    ] = 1.0,
+    ] = None,
     serve_arg: Annotated[
         list[str] | None,
         typer.Option(
@@ -264,7 +264,7 @@ def bench(
     from rich.console import Console
 
     from bench import run
-    from bench.arms import ArmError, SimOptions
+    from bench.arms import ArmError
     from bench.gate import GateError
     from bench.metrics import Slo
     from bench.sim.fleet import FleetError
@@ -276,7 +276,8 @@ def bench(
             modes=_modes(modes),
             workers=tuple(worker or ()),
             urls=tuple(url or ()),
-            sim=SimOptions(workers, sim_speedup),
+            sim_workers=workers,
+            sim_speedup=sim_speedup,
             trace=trace,
             workload=workload,
             requests=requests,

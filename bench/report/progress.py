@@ -91,7 +91,9 @@ class Display:
         how = "caches reset and probed" if way == "reset" else "a nonce in front of every prompt"
         letters = "".join(chr(65 + block.arm % 26) for block in blocks)
         names = ", ".join(f"{chr(65 + i % 26)} = {arm.name}" for i, arm in enumerate(arms))
-        self._console.print(f"order {letters} ({names}); cold start of each block: {how}", highlight=False)
+        self._console.print(
+            f"order {letters} ({names}); cold start of each block: {how}", highlight=False, soft_wrap=True
+        )
 
     def block_started(self, block: Block, requests: Sequence[Request]) -> None:
         self._current, self._expected, self._done = block, len(requests), 0
@@ -111,6 +113,7 @@ class Display:
                 f"block {block.index + 1}/{len(self._plan)} {result.arm.name}: {self._done} requests, "
                 f"TTFT p50 {_ms(tally.quantile(0.5))} so far, {tally.failed} failed, {proof}, {self._left()} left",
                 highlight=False,
+                soft_wrap=True,
             )
         self._draw(force=True)
 

@@ -23,14 +23,14 @@ class Conversations:
     session its own.
     """
 
-    rate: float = 20.0
-    groups: int = 12
+    rate: float = 18.0
+    groups: int = 16
     zipf: float = 1.0
-    system: tuple[int, int] = (192, 448)
+    system: tuple[int, int] = (128, 320)
     user: tuple[int, int] = (512, 1024)
-    answer: tuple[int, int] = (12, 28)
-    turns: tuple[int, int] = (4, 10)
-    think: tuple[float, float] = (0.4, 0.8)
+    answer: tuple[int, int] = (8, 24)
+    turns: tuple[int, int] = (4, 9)
+    think: tuple[float, float] = (0.35, 0.65)
 
 
 WORKLOADS: dict[str, Conversations] = {

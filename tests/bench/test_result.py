@@ -33,7 +33,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Verdict]:
         return timing(sched, ttft=0.05 if arm == "kv" else 0.1, cached=64)
 
     arms, found = experiment(("kv", "random"), make)
-    verdict = reach(arms, found, [], None, Limits(errors=0.1), 0)
+    verdict = reach(arms, found, [], None, Limits(errors=0.1), 0, draws=200)
     made = workload()
     provenance = Provenance("0.1.0", ["bench"], 0, made, describe(made), Fleet("2 engines", []))
     write(folder, result(verdict, found, plan(2, 8, 0), provenance), found, verdict)
@@ -119,7 +119,7 @@ def test_a_table_of_five_arms_still_names_them_all() -> None:
     names = ("kv", "random", "round-robin", "least-loaded", "power-of-two")
     arms, found = experiment(names, lambda arm, r, n, sched: timing(sched), rounds=2)
     console = Console(width=80, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
-    console.print(render(reach(arms, found, [], None, Limits(), 0)))
+    console.print(render(reach(arms, found, [], None, Limits(), 0, draws=100)))
     text = console.export_text()
     assert all(name.split("-")[0] in text for name in names)
     assert max(map(len, text.splitlines())) <= 80

@@ -54,7 +54,7 @@ def routers(*engines: FakeEngine) -> Iterator[list[str]]:
 def settings(urls: list[str], **how: Any) -> Settings:
     fields: dict[str, Any] = {
         "urls": tuple(f"{name}={url}" for name, url in zip("abc", urls, strict=False)),
-        "requests": 24, "blocks": 2, "rate": 40.0,
+        "requests": 24, "blocks": 2, "rate": 150.0,
     }  # fmt: skip
     return Settings(**(fields | how))
 
@@ -175,7 +175,7 @@ def test_ctrl_c_before_the_first_block_says_that_nothing_was_measured(monkeypatc
 
 def test_a_time_limit_ends_the_run_between_rounds() -> None:
     with routers(FakeEngine(), FakeEngine()) as urls:
-        outcome = run.bench(settings(urls, blocks=6, requests=72, duration=2.0), QUIET)
+        outcome = run.bench(settings(urls, blocks=6, requests=72, duration=1.0), QUIET)
     done = [len(arm.blocks) for arm in outcome.verdict.arms]
     assert done[0] == done[1] < 6
     assert any("stopped by --duration" in note for note in outcome.verdict.notes)

@@ -38,7 +38,7 @@ def growing(arm: str, round_: int, number: int, sched: float) -> Timing:
 
 def reached(make: object, *gates: str, names: tuple[str, ...] = ("kv", "random"), **how: object) -> Verdict:
     arms, found = experiment(names, make, **how)  # type: ignore[arg-type]
-    return reach(arms, found, [parse_gate(text, list(names)) for text in gates], None, Limits(), 0)
+    return reach(arms, found, [parse_gate(text, list(names)) for text in gates], None, Limits(), 0, draws=200)
 
 
 def test_a_real_difference_is_claimed_in_plain_words() -> None:
@@ -85,7 +85,7 @@ def test_a_stable_base_is_still_compared_beside_an_unstable_one() -> None:
 def test_a_block_that_was_not_cold_voids_the_run() -> None:
     arms, found = experiment(("kv", "random"), half)
     found.blocks[3].proof.reasons.append("w0: the cache survived its reset")
-    verdict = reach(arms, found, [], None, Limits(), 0)
+    verdict = reach(arms, found, [], None, Limits(), 0, draws=200)
     assert not verdict.valid
     assert "no proof of a cold cache" in verdict.reasons[0]
     assert verdict.exit_code == 4
@@ -107,7 +107,7 @@ def interrupted() -> tuple[list[object], Experiment]:
 
 def test_an_interrupted_run_keeps_its_complete_blocks_and_is_not_valid() -> None:
     arms, found = interrupted()
-    verdict = reach(arms, found, [], None, Limits(), 0)  # type: ignore[arg-type]
+    verdict = reach(arms, found, [], None, Limits(), 0, draws=200)  # type: ignore[arg-type]
     assert sum(len(arm.blocks) for arm in verdict.arms) == 6
     assert verdict.comparisons
     assert verdict.reasons[0].startswith("interrupted")

@@ -92,10 +92,12 @@ async def test_the_nonce_stands_before_every_prompt() -> None:
 
 
 async def test_a_cancelled_block_returns_what_it_has() -> None:
-    async with serving(FakeEngine(answer_delay=30)) as url:
+    engine = FakeEngine(answer_delay=30)
+    async with serving(engine) as url:
         generator = LoadGenerator(TEXT, timeout=60)
         task = asyncio.create_task(generator.run(requests(5), Target.parse(url), BodyStyle("m"), label="t"))
-        await asyncio.sleep(0.3)
+        while len(engine.seen) < 5:
+            await asyncio.sleep(0.01)
         task.cancel()
         block = await task
     assert block.interrupted
