@@ -58,8 +58,8 @@ Delivery = Events | Cleared | Lost
 class SourceState:
     """For the admin port; written by the thread, read anywhere. `last_event_at` is `time.monotonic()`.
 
-    `complete`: every frame since number 0 of this epoch was delivered, so the index knows all that the engine
-    holds.
+    `complete`: every frame since number 0 of this epoch, or since the engine emptied its cache, was delivered, so
+    the index knows all that the engine holds.
     """
 
     connected: bool = False

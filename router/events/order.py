@@ -124,10 +124,16 @@ class FrameOrder:
         if not first:
             self._broken = True  # a hole inside the answer: the rest is asked again
             return []
+        reason = f"the engine's replay begins at {seq}"
         actions: list[Action] = []
-        if self._is_gap:
-            actions.append(self._lose(f"the engine's replay begins at {seq}, frame {self.last + 1} is gone"))
-        return [*actions, self._deliver(seq, payload)]
+        while self._waiting and self._waiting[0][0] < seq:  # older than all that the engine still has
+            waited, held = self._waiting[0]
+            if waited > self.last:
+                actions += self._leap(waited, held, reason)
+            elif self._recent.get(waited) != hash(held):
+                break  # of another epoch: `replay_ended` sees to it
+            self._waiting.popleft()
+        return actions + self._leap(seq, payload, reason)
 
     def replay_ended(self, now: float) -> list[Action]:
         """The engine has sent all it has."""
@@ -145,6 +151,11 @@ class FrameOrder:
             return self._ask(self.last + 1, now)
         return self._give_up(f"no answer to the replay request within {self.patience:g} s", now)
 
+    def cannot_ask(self, reason: str, now: float) -> list[Action]:
+        """There is no asking after all (its address is bad): do without from now on."""
+        self.replayable = False
+        return self._give_up(reason, now)
+
     def _take(self, seq: int, payload: bytes, now: float) -> list[Action]:
         if seq == self.last + 1:
             return [self._deliver(seq, payload)]
@@ -161,8 +172,14 @@ class FrameOrder:
         if self.replayable:
             self._waiting.append((seq, payload))
             return self._ask(self.last + 1, now)
-        lost = self._lose(f"frames {self.last + 1} to {seq - 1} are missing and there is no replay socket")
-        return [lost, self._deliver(seq, payload)]
+        return self._leap(seq, payload, "there is no replay socket")
+
+    def _leap(self, seq: int, payload: bytes, reason: str) -> list[Action]:
+        """Deliver a frame that is later than the last one, over a gap that nobody can fill."""
+        if self.last >= 0 and seq != self.last + 1:
+            lost = self._lose(f"frames {self.last + 1} to {seq - 1} are missing: {reason}")
+            return [lost, self._deliver(seq, payload)]
+        return [self._deliver(seq, payload)]
 
     def _deliver(self, seq: int, payload: bytes) -> Deliver:
         if seq == 0:
@@ -212,12 +229,11 @@ class FrameOrder:
         while waiting:
             seq, payload = waiting.popleft()
             if seq > self.last + 1 and not progress:
-                if was_gap:
-                    actions.append(self._lose(reason))
-                    was_gap = False
-                actions.append(self._deliver(seq, payload))
+                was_gap = was_gap and self.last < 0
+                actions += self._leap(seq, payload, reason)
                 progress = True
                 continue
+            progress = True  # a hole behind a frame that arrived is a gap of its own
             actions += self._take(seq, payload, now)
             if self.replaying:
                 self._waiting.extend(waiting)

@@ -38,7 +38,7 @@ from router.events.delivery import Cleared, Delivery, Events, Lost, Source, Sour
 from router.events.endpoint import resolve_endpoint
 from router.events.link import Link, Part, Watch
 from router.events.order import Action, AskReplay, Deliver, Gap, NewEpoch, StopReplay
-from router.events.wire import WireError
+from router.events.wire import AllBlocksCleared, WireError
 
 __all__ = ["Cleared", "Delivery", "EventListener", "Events", "Lost", "Source", "SourceState", "resolve_endpoint"]
 
@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 END_OF_REPLAY: Final = b"\xff" * 8
 _A_TURN: Final = 64
 _SLICE: Final = 0.0005
+_AGAIN: Final = 5.0
 
 
 class EventListener:
@@ -158,11 +159,15 @@ class EventListener:
         self._watch = Watch()
         self._watch.selector.register(self._wake, selectors.EVENT_READ)
         self._open: list[Link] = []
+        self._asking: set[Link] = set()
+        self._again: dict[Link, float] = {}
         try:
             while not self._closing:
                 self._turn()
-        except RuntimeError as error:  # the loop is closed
-            log.error("KV events are no longer delivered: %s", error)
+        except Exception as error:  # also RuntimeError: the loop is closed
+            log.exception("KV events are no longer received")
+            for link in self._open:
+                link.state.error = f"the listener stopped: {error}"
         finally:
             for link in self._open:
                 link.close(self._watch)
@@ -183,14 +188,17 @@ class EventListener:
         for link, part in sorted(ready, key=lambda item: item[1]):
             self._guarded(link, self._SERVE[part])
         now = time.monotonic()
-        for link in self._open:
-            if link.order.deadline is not None and link.order.deadline <= now:
-                self._act(link, link.order.tick(now))
+        for link in [link for link in self._asking if (link.order.deadline or 0.0) <= now]:
+            self._act(link, link.order.tick(now))
+        for link in [link for link, at in self._again.items() if at <= now]:
+            del self._again[link]
+            self._guarded(link, EventListener._connect)
         self._hand_over()
 
     def _timeout(self) -> float:
-        deadlines = [link.order.deadline for link in self._open if link.order.deadline is not None]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else 10.0
+        moments = [link.order.deadline or 0.0 for link in self._asking]
+        soonest = min([*moments, *self._again.values()], default=None)
+        return 10.0 if soonest is None else max(0.0, soonest - time.monotonic())
 
     def _hand_over(self) -> None:
         if not self._queue:
@@ -210,18 +218,20 @@ class EventListener:
             self._guarded(link, EventListener._connect)
         elif name == "close" and link in self._open:
             self._open.remove(link)
+            self._asking.discard(link)
+            self._again.pop(link, None)
             link.close(self._watch)
 
     def _guarded(self, link: Link, step: Callable[[EventListener, Link], None]) -> None:
-        """A socket error concerns its source only: note it, and connect again unless connecting is what failed."""
+        """A socket error concerns its source only: note it, and connect again a little later."""
         try:
             step(self, link)
         except zmq.ZMQError as error:
             link.state.error = str(error)
             log.warning("KV events of worker %s at %s: %s", link.source.worker_id, link.source.endpoint, error)
             link.close(self._watch)
-            if step is not EventListener._connect:
-                self._guarded(link, EventListener._connect)
+            self._asking.discard(link)
+            self._again[link] = time.monotonic() + _AGAIN
 
     def _connect(self, link: Link) -> None:
         link.connect(self._context, self._watch)
@@ -296,12 +306,25 @@ class EventListener:
                     for rank in sorted(link.ranks):
                         self._queue.append((link, Lost(source.worker_id, rank, reason)))
                 case AskReplay(first):
-                    link.ask(self._context, self._watch, first)
+                    self._ask(link, first)
                 case StopReplay():
                     link.hang_up(self._watch)
+        if link.order.replaying:
+            self._asking.add(link)
+        else:
+            self._asking.discard(link)
         link.state.last_seq = link.order.last
         link.state.complete = link.order.complete
         link.state.replaying = link.order.replaying
+
+    def _ask(self, link: Link, first: int) -> None:
+        try:
+            link.ask(self._context, self._watch, first)
+        except zmq.ZMQError as error:
+            link.state.error = f"{link.source.replay_endpoint}: {error}"
+            log.warning("KV event replay of worker %s at %s", link.source.worker_id, link.state.error)
+            link.hang_up(self._watch)
+            self._act(link, link.order.cannot_ask(f"no replay: {error}", time.monotonic()))
 
     def _decode(self, link: Link, seq: int, payload: bytes) -> None:
         state = link.state
@@ -317,5 +340,7 @@ class EventListener:
         rank = link.source.rank if batch.rank is None else batch.rank
         link.ranks.add(rank)
         state.blocks += batch.blocks
+        if any(isinstance(event, AllBlocksCleared) for event in batch.events):
+            link.order.complete = True
         if batch.events:
             self._queue.append((link, Events(link.source.worker_id, rank, batch.events, seq, batch.at)))

@@ -10,7 +10,7 @@ tokens of the same record are the sum over the slot's booked requests, until the
 max(tokens - cached tokens, 0), plus the same of the request to place, where cached tokens are block_size *
 (device + 0.75 * host + 0.25 * disk) at booking time, with the weights of the two lower tiers configurable.
 
-Cost: about 50 ns a block to acquire or release; a walk as in the index. Memory has no limit of its own: it is
+Cost: about 0.1 us a block to acquire or release; a walk as in the index. Memory has no limit of its own: it is
 bounded by the requests that are open.
 """
 

@@ -4,7 +4,7 @@ Two uses. With KV events: a time to live of a few seconds bridges the time betwe
 "stored" event, so that a burst of siblings stays together (routing.md 4.6). Without events: 120 s is the
 *approximate mode*.
 
-Cost: about 60 ns a block to add or refresh; `expire` touches only what has expired; a match is the walk of
+Cost: about 0.2 us a block to add or refresh; `expire` touches only what has expired; a match is the walk of
 `table.py`. Bounded by entries (one entry: a block on a slot, about 80 bytes); at the bound what would expire
 first goes first.
 """

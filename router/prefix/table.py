@@ -5,7 +5,7 @@ The shared core of `index.py` (what engines say), `predict.py` (what routing mak
 (what live requests use). One owner, no locks: the event loop. Kernels are restartable; this class gives them
 room.
 
-Cost: growing doubles one pool and refills its hash table, about 20 ns an entry (20 ms at a million entries, a
+Cost: growing doubles one pool and refills its hash table, about 80 ns an entry (80 ms at a million entries, a
 handful of times in a life; `reserve` does it ahead). While one pool is copied, its old array exists too: that
 is the only moment when memory is past `bytes`. At the limit, room is made by forgetting 1/64 of the nodes by
 CLOCK, never a full sweep a call.
@@ -143,8 +143,9 @@ class BlockTable:
         if self._grow(need):
             return
         count = max(1, self.nodes // _EVICT_SHARE)
+        before = self.handles
         gone = blocks.evict(*self.core, count)  # type: ignore[call-arg]
-        self.evicted += gone
+        self.evicted += before - self.handles
         if need == at.NEED_WORDS:
             self._move_words(len(self._words))
             self._bind()

@@ -110,6 +110,21 @@ def test_a_start_without_an_answer_goes_on_live() -> None:
     assert order.counters.lost == 0
 
 
+def test_a_hole_among_the_frames_that_waited_for_the_start_is_a_gap() -> None:
+    order = FrameOrder(replayable=True, patience=5.0)
+    order.start(0.0)
+    live(order, 0, 2)
+    assert names(order.tick(5.0)) == [StopReplay, 0, AskReplay]
+    assert names(order.tick(10.0)) == [StopReplay, Gap, 2]
+
+
+def test_a_source_that_cannot_be_asked_goes_on_without() -> None:
+    order = FrameOrder(replayable=True)
+    live(order, 0, 2)
+    assert names(order.cannot_ask("bad address", 0.0)) == [StopReplay, Gap, 2]
+    assert live(order, 5) == [Gap, 5]
+
+
 def test_a_copy_of_a_frame_that_the_replay_brought_is_dropped() -> None:
     order = FrameOrder(replayable=True)
     order.start(0.0)
@@ -147,7 +162,7 @@ def test_a_restart_forgets_what_waits() -> None:
 event = st.sampled_from(["publish", "publish", "lose", "trim", "restart", "answer", "answer_cut", "silence"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(event, max_size=60), st.booleans())
 def test_no_script_mixes_epochs_or_delivers_twice_or_skips_silently(script: list[str], replayable: bool) -> None:
     """An engine publishes, loses frames on the way, trims its buffer and restarts; replays answer late or partly."""
@@ -206,7 +221,7 @@ def test_no_script_mixes_epochs_or_delivers_twice_or_skips_silently(script: list
     assert order.last == last
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_with_a_replay_that_has_everything_nothing_is_lost(arrives: list[bool]) -> None:
     order = FrameOrder(replayable=True)

@@ -333,6 +333,28 @@ async def test_a_bad_endpoint_is_told_in_the_state_and_harms_nobody(listener, se
     assert listener.states()["bad", 0].error
 
 
+async def test_a_bad_replay_endpoint_is_told_and_live_events_come_all_the_same(listener, seen, engines) -> None:
+    engine = engines(replay=False)
+    listener.add(Source("w", 0, engine.endpoint, "nonsense://x", TOPIC.decode()))
+    engine.wait_for_reader()
+    engine.publish(2)
+    await until(lambda: len(seen.frames) == 2)
+    assert "nonsense" in listener.states()["w", 0].error
+
+
+async def test_knowledge_is_complete_again_once_the_engine_emptied_its_cache(listener, seen, engines) -> None:
+    engine = engines(replay=False)
+    engine.lose(2)
+    listen(listener, engine)
+    engine.publish(1)
+    state = listener.states()["w", 0]
+    await until(lambda: state.frames == 1)
+    assert not state.complete
+    engine.send(3, frame(["AllBlocksCleared"]))
+    await until(lambda: state.frames == 2)
+    assert state.complete
+
+
 async def test_a_delivery_that_raises_is_counted_and_the_next_one_comes(listener, seen, engines) -> None:
     seen.fail_on = 1
     engine = engines()

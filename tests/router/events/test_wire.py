@@ -85,12 +85,14 @@ def test_a_hash_of_bytes_is_folded_to_its_last_eight() -> None:
     assert event.parent == 0x18191A1B1C1D1E1F
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.integers(-(2**63), 2**64 - 1), st.binary(max_size=300)), max_size=40))
 def test_hashes_equal_the_plain_fold(hashes: list[int | bytes]) -> None:
     event = only(frame(removed(hashes)))
     assert event.hashes.tolist() == [fold_hash(value) for value in hashes]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=200))
 def test_token_ids_come_out_as_they_went_in(tokens: list[int]) -> None:
     event = only(frame(stored([9], tokens, size=max(len(tokens), 1)))) if tokens else None
@@ -228,7 +230,7 @@ def decode_or_wire_error(payload: bytes) -> None:
         WireDecoder().decode(payload)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\x92\xcb" + b"\x00" * 8 + b"\x91" * 150)
 @example(b"\x92\x01" + b"\x91" * 100_000)
@@ -236,7 +238,7 @@ def test_random_bytes_never_raise_anything_else(payload: bytes) -> None:
     decode_or_wire_error(payload)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, len(MAP_FRAME) - 1), st.integers(0, 255), st.integers(0, len(ARRAY_FRAME)))
 def test_frames_with_one_byte_changed_or_cut_never_raise_anything_else(at: int, value: int, cut: int) -> None:
     for recorded in (MAP_FRAME, ARRAY_FRAME):
@@ -246,7 +248,7 @@ def test_frames_with_one_byte_changed_or_cut_never_raise_anything_else(at: int, 
         decode_or_wire_error(recorded[:cut])
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(mutated | anything, max_size=4), anything)
 def test_well_formed_msgpack_of_any_shape_never_raises_anything_else(events: list[Any], rank: Any) -> None:
     decode_or_wire_error(encode([1.0, events, rank]))

@@ -11,12 +11,14 @@ from . import reference
 tokens_of = st.lists(st.integers(0, 2**32 - 1), max_size=70)
 
 
+@settings(deadline=None)
 @given(tokens_of, st.integers(1, 9), st.integers(0, 2**64 - 1))
 def test_block_keys_equal_the_pure_python_reference(tokens: list[int], block_size: int, root: int) -> None:
     keys = hashing.block_keys(np.array(tokens, np.uint32), block_size, root)
     assert keys.tolist() == reference.block_keys(tokens, block_size, root)
 
 
+@settings(deadline=None)
 @given(tokens_of, tokens_of, st.integers(1, 5))
 def test_prompts_share_keys_exactly_as_far_as_their_blocks_are_equal(a: list[int], b: list[int], size: int) -> None:
     keys_a = hashing.block_keys(np.array(a, np.uint32), size, 7).tolist()
@@ -35,7 +37,7 @@ def test_readonly_tokens_are_accepted() -> None:
     assert len(hashing.block_keys(tokens, 16, 1)) == 2
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_the_root_differs_by_adapter_salt_and_block_size(seed: int) -> None:
     roots = {
