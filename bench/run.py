@@ -32,7 +32,7 @@ from bench.workload.describe import Summary, describe
 from bench.workload.model import Workload, WorkloadError
 from bench.workload.tokens import Vocabulary
 
-REQUESTS_A_ROUND = 80
+REQUESTS_A_ROUND = 72
 TRACE_SIM_SPEEDUP = 2.0
 """Simulated engines under a trace run this much faster: its answers are long, and a block waits for its last one."""
 TOKEN_RATE = 1250.0

@@ -96,7 +96,7 @@ async def test_a_cancelled_block_returns_what_it_has() -> None:
     async with serving(engine) as url:
         generator = LoadGenerator(TEXT, timeout=60)
         task = asyncio.create_task(generator.run(requests(5), Target.parse(url), BodyStyle("m"), label="t"))
-        while len(engine.seen) < 5:
+        while len(engine.seen) < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         task.cancel()
         block = await task
