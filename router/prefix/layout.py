@@ -1,8 +1,8 @@
 """Memory layout of the block table: record types, numba types and the entries of the state array.
 
 Sizes: a node 16 bytes, a handle 36, a set 24, a set word 16, plus 4-byte entries of the three open-addressing
-tables (filled to two thirds at most). So a block held by one worker costs 48 bytes plus 12 to 24 of tables,
-and a further worker that holds the same block 32 plus 6 to 12.
+tables (filled to two thirds at most). So a block held by one worker costs 52 bytes plus 12 to 24 of tables,
+and a further worker that holds the same block 36 plus 6 to 12.
 """
 
 from __future__ import annotations
