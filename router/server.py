@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import ipaddress
 import json
 import logging
 import signal
@@ -125,6 +126,12 @@ class Router:
         """
         settings = self.settings
         data = await _listen(self.plane.start, settings.host, settings.port, "--port")
+        if not _loopback(settings.admin_host):
+            log.warning(
+                "The admin port listens on %s: whoever reaches it can change the fleet; keep it on 127.0.0.1 or behind "
+                "a firewall",
+                settings.admin_host,
+            )
         admin = await _listen(self.admin.start, settings.admin_host, settings.admin_port, "--admin-port")
         for spec in settings.workers:
             self.monitor.add(spec)
@@ -158,6 +165,13 @@ class Router:
         self.feed.close()
         self.tokens.close()
         await self.admin.stop()
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _logged(work: Any) -> None:
@@ -211,6 +225,16 @@ def _announce(router: Router, data: str, admin: str) -> None:
     log.info("Routing %s for %d workers on %s, admin port on %s", mode, workers, data, admin)
 
 
+def _raise_file_limit() -> None:
+    """Each client, each engine connection and each KV source takes descriptors; take as many as the system allows."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run(settings: ServeSettings) -> None:
     """Serves until SIGINT or SIGTERM.
 
@@ -228,7 +252,9 @@ def run(settings: ServeSettings) -> None:
             local = LocalTokenizer.load(settings.tokenizer)
         except TokenizerError as error:
             raise StartError(f"--tokenizer: {error}") from None
+    log.info("Loading the kernels (the first start on a machine compiles them, about half a minute)")
     warm()
+    _raise_file_limit()
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with contextlib.suppress(ImportError):
         import uvloop
