@@ -85,7 +85,7 @@ class Kv:
         decode = (candidates.decode_blocks + candidates.new_blocks).astype(np.float64)
         terms = (Term("prefill", "blocks", prefill), Term("decode", "blocks", decode))
         if weights.decode_active_request_weight > 0:
-            active = weights.decode_active_request_weight * candidates.active_requests
+            active: FloatArray = weights.decode_active_request_weight * candidates.active_requests.astype(np.float64)
             return (*terms, Term("active_requests", "blocks", active))
         return terms
 
