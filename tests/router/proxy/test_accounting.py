@@ -104,7 +104,7 @@ async def mixture(behaviours: list[tuple[str, str]], clients: list[tuple[str, bo
         assert scene.stats.faults == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(_ENGINE, min_size=1, max_size=6), st.lists(_CLIENT, min_size=1, max_size=8))
 def test_every_leg_ends_exactly_once_in_any_mix_of_failures(
     behaviours: list[tuple[str, str]], clients: list[tuple[str, bool]]
@@ -178,7 +178,7 @@ async def understood(pieces: list[bytes]) -> tuple[list[tuple[object, ...]], byt
     return seen, pipe.written, pipe.closed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(_REQUEST, max_size=4), _BAD, st.lists(st.integers(0, 10_000), max_size=15))
 def test_requests_are_understood_the_same_at_any_split(requests: list[bytes], bad: bytes, cuts: list[int]) -> None:
     stream = b"".join(requests) + bad

@@ -73,7 +73,7 @@ def test_chunked_body_is_found_at_any_split(
     assert (b"".join(payload), scanner.done, rest) == (reference.body, reference.done, behind)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(_CHUNK, max_size=3), st.integers(0, 10_000), st.binary(max_size=3), st.integers(0, 3), _CUTS)
 def test_damaged_body_that_is_taken_is_read_by_llhttp_in_the_same_way(
     parts: list[tuple[bytes, bytes, bool]], place: int, junk: bytes, lost: int, cuts: list[int]

@@ -146,7 +146,7 @@ _HEADER = st.tuples(_TOKEN | _NAMES, _SEPARATOR, _VALUE | _KNOWN, _EOL).map(b"".
 _FIRST = st.sampled_from([b"POST /a HTTP/1.1\r\n", b"GET http://h/ HTTP/1.1\r\n", b"POST / HTTP/1.0\r\n", b"GET /\n"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_FIRST, st.lists(_HEADER, max_size=5))
 @example(b"POST /a HTTP/1.1\r\n", [b"Host: a\r\n", b"Content-Length: 5\r\n"])
 @example(b"POST /a HTTP/1.1\r\n", [b"Host: a\r\n", b"Connection: x-a, close\r\n", b"x-a: 1\r\n"])
@@ -260,7 +260,7 @@ def test_content_coding_is_noticed(value: bytes, encoded: bool) -> None:
     assert read_response(response(b"Content-Encoding: " + value), bodiless=False).encoded is encoded
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(_HEADER, max_size=5))
 def test_response_head_that_is_read_is_one_for_llhttp_too(lines: list[bytes]) -> None:
     raw = b"HTTP/1.1 200 OK\r\n" + b"".join(lines) + b"\r\n"
