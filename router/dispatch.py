@@ -244,8 +244,7 @@ class RequestDispatcher:
         lengths = [
             worker.max_model_len
             for worker in self.core.fleet.workers.values()
-            if worker.health is Health.UP
-            and (not request.model or not worker.models or request.model in worker.models)
+            if worker.health is Health.UP and (not request.model or not worker.models or request.model in worker.models)
         ]
         if lengths and all(length is not None and length <= request.prompt_tokens for length in lengths):
             longest = max(length for length in lengths if length is not None)

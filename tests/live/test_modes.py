@@ -101,7 +101,7 @@ def test_kv_keeps_a_growing_conversation_on_one_worker_and_foretells_its_hits(kv
 def test_kv_keeps_a_burst_of_siblings_together_before_the_first_event(kv_router: RunningRouter) -> None:
     prefix = [900 + number % 50 for number in range(1600)]
     with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda tail: kv_router.ask(prefix + [tail]), range(3)))
+        answers = list(pool.map(lambda tail: kv_router.ask([*prefix, tail]), range(3)))
     decisions = sorted((kv_router.decision(answer) for answer in answers), key=lambda found: found["at"])
     assert len({decision["winner"]["worker"] for decision in decisions}) == 1
     assert [decision["predicted_cached_tokens"] for decision in decisions] == [0, 1600, 1600]
