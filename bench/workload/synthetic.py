@@ -19,17 +19,17 @@ from bench.workload.tokens import Piece, Vocabulary, piece_key
 class Conversations:
     """Parameters. Lengths are tokens, ranges are inclusive and uniform, times are seconds at `speedup` 1.
 
-    `rate` is requests a second over a slice. `groups` system prompts have popularity rank**-zipf; 0 gives each
-    session its own.
+    The longest conversation fits a context of 8,192. `rate` is requests a second over a slice. `groups` system
+    prompts have popularity rank**-zipf; 0 gives each session its own.
     """
 
     rate: float = 18.0
     groups: int = 16
     zipf: float = 1.0
     system: tuple[int, int] = (128, 320)
-    user: tuple[int, int] = (512, 1024)
+    user: tuple[int, int] = (448, 896)
     answer: tuple[int, int] = (8, 24)
-    turns: tuple[int, int] = (4, 9)
+    turns: tuple[int, int] = (4, 8)
     think: tuple[float, float] = (0.35, 0.65)
 
 

@@ -95,6 +95,12 @@ def test_conversations_share_most_of_their_tokens(chat: Workload) -> None:
     assert describe(chat).bound > 0.5
 
 
+def test_the_longest_conversation_fits_a_small_context() -> None:
+    spec = WORKLOADS["multi-turn"]
+    longest = spec.system[1] + spec.turns[1] * (spec.user[1] + spec.answer[1])
+    assert longest <= 8192
+
+
 def test_the_control_shares_nothing() -> None:
     assert describe(build("no-sharing", slices=2, requests=100, seed=0)).bound == 0
 
