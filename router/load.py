@@ -1,9 +1,9 @@
 """What every worker is busy with. Booked at decision time, released exactly once, whatever happens.
 
 Per slot: requests in flight, prefill tokens not yet computed (the uncached part of prompts whose first token has not
-come), and the distinct KV blocks of live requests: two live requests that share a prefix count it once; a prompt's last,
-partial block does not count (`router.prefix.active` says why). Cost: a few array updates and one compiled walk over the
-prompt's blocks.
+come), and the distinct KV blocks of live requests: two live requests that share a prefix count it once; a prompt's
+last, partial block does not count (`router.prefix.active` says why). Cost: a few array updates and one compiled walk
+over the prompt's blocks.
 """
 
 from __future__ import annotations
