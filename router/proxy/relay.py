@@ -43,7 +43,6 @@ class Exchange:
         "_leg",
         "_legs",
         "_plane",
-        "_refreshed",
         "_status",
         "_task",
         "_watcher",
@@ -62,7 +61,6 @@ class Exchange:
         self._connection: EngineConnection | None = None
         self._leg: Leg | None = None
         self._legs = 0
-        self._refreshed = False
         self._task: asyncio.Future[Answer | Leg] | None = None
         self._watcher: Watcher | None = None
         self._dechunk = False
@@ -107,7 +105,6 @@ class Exchange:
             self._end_leg(Outcome.CLIENT_GONE)
             return
         self._legs += 1
-        self._refreshed = False
         self.wants_payload = result.watch or not self._head.http11
         self._connection = self._plane.pool(result.endpoint).send(self)
 
@@ -168,8 +165,7 @@ class Exchange:
         connection, self._connection = self._connection, None
         leg, client = self._leg, self._client
         assert leg is not None and client is not None
-        if outcome is Outcome.RESET and connection is not None and connection.reused and not self._refreshed:
-            self._refreshed = True
+        if outcome is Outcome.RESET and connection is not None and connection.reused:
             self._plane.stats.upstream_refreshed += 1
             self._connection = self._plane.pool(leg.endpoint).send(self, fresh=True)
             return

@@ -24,7 +24,8 @@ from router.proxy.interface import (
 )
 from router.proxy.plane import DataPlane
 
-PATIENT = Timeouts(connect=20, first_byte=20, idle=20, request=20, keepalive=20, pool_idle=20)
+PATIENT = Timeouts(connect=90, first_byte=90, idle=90, request=90, keepalive=90, pool_idle=90)
+LONGEST_SCENE = 30
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
@@ -296,7 +297,10 @@ async def stage(
     timeouts: Timeouts = PATIENT,
     limits: Limits | None = None,
 ) -> AsyncIterator[Stage]:
-    """A data plane before some engines, which are tried in order."""
+    """A data plane before some engines, which are tried in order.
+
+    A scene that hangs fails after `LONGEST_SCENE` seconds, before a patient timeout could end it in another way.
+    """
     placing, stats = Placing(), PlaneStats()
     running: list[Engine] = []
     for bind in engines:
@@ -312,7 +316,8 @@ async def stage(
     _, port = await plane.start("127.0.0.1", 0)
     scene = Stage(plane, placing, stats, port)
     try:
-        yield scene
+        async with asyncio.timeout(LONGEST_SCENE):
+            yield scene
     finally:
         for wire in scene.wires:
             wire.writer.transport.abort()

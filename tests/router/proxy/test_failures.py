@@ -71,6 +71,7 @@ async def test_connection_lost_before_the_first_byte_is_retried(script: Script) 
         assert (await scene.ask(post(b"precious"))).body == b"ok"
         assert await scene.ends() == [(Outcome.RESET, 0), (Outcome.OK, 200)]
         assert scene.placing.retries == [Outcome.RESET]
+        assert (scene.stats.upstream_opened, scene.stats.upstream_refreshed) == (2, 0)
 
 
 async def test_host_that_does_not_resolve_is_a_failed_connect() -> None:
