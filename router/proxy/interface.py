@@ -119,7 +119,7 @@ class Dispatcher(Protocol):
         ...
 
     def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
-        """After a leg that ended before the first response byte: another leg, or the error to answer."""
+        """After a leg that ended before the first byte of the answer's body: another leg, or the error to answer."""
         ...
 
 
@@ -127,10 +127,11 @@ class Dispatcher(Protocol):
 class Timeouts:
     """Seconds. Watched by a coarse sweep: a timeout fires up to a quarter of the shortest one (at most 0.5 s) late.
 
-    `first_byte` counts from the moment the request is sent. `idle` is the longest silence inside an answer, and the
-    longest time a client may leave a full buffer untouched. `request` is what a client has for a head, and again for
-    a body (there one second more for each 64 KiB received). `keepalive` ends an unused downstream connection,
-    `pool_idle` an unused upstream one.
+    `first_byte` is from sending the request to the first byte of the answer's body: engines send the head of a stream
+    before they have computed anything, so a head alone is held back and does not count. `idle` is the longest silence
+    inside an answer, and the longest time a client may leave a full buffer untouched. `request` is what a client has
+    for a head, and again for a body (there one second more for each 64 KiB received). `keepalive` ends an unused
+    downstream connection, `pool_idle` an unused upstream one, before the engine does (uvicorn: after 5 s).
     """
 
     connect: float = 5.0
@@ -138,7 +139,7 @@ class Timeouts:
     idle: float = 300.0
     request: float = 60.0
     keepalive: float = 75.0
-    pool_idle: float = 60.0
+    pool_idle: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)

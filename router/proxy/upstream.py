@@ -131,6 +131,7 @@ class EngineConnection(asyncio.Protocol):
         "_body",
         "_exchange",
         "_head",
+        "_held",
         "_left",
         "_paused",
         "_pool",
@@ -165,6 +166,7 @@ class EngineConnection(asyncio.Protocol):
     def _reset_message(self) -> None:
         self._answered = False
         self._head = b""
+        self._held: ResponseHead | None = None
         self._scanner: ChunkScanner | None = None
         self._left = 0
         self._reusable = True
@@ -234,7 +236,8 @@ class EngineConnection(asyncio.Protocol):
         self._answered = True
         try:
             if self._state == _BODY:
-                self._read_body(exchange, None, data)
+                held, self._held = self._held, None
+                self._read_body(exchange, held, data)
             else:
                 self._read_head(exchange, data)
         except (BadResponse, BadChunk) as error:
@@ -261,6 +264,10 @@ class EngineConnection(asyncio.Protocol):
         self._left = head.length
         if head.length == CHUNKED:
             self._scanner = ChunkScanner()
+        if not data and head.length != 0:
+            self._held = head
+            self.deadline = self._time() + self._pool.timeouts.first_byte
+            return
         self._read_body(exchange, head, data)
 
     def _keep_head(self, data: bytes) -> None:
@@ -329,10 +336,13 @@ class EngineConnection(asyncio.Protocol):
             return
         self._exchange = None
         if state == _BODY:
+            held, self._held = self._held, None
             if self._left == UNTIL_CLOSE and exc is None:
+                if held is not None:
+                    exchange.begin(held, b"", None)
                 exchange.complete()
             else:
-                exchange.failed(Outcome.CUT)
+                exchange.failed(Outcome.CUT if held is None else Outcome.RESET)
         else:
             exchange.failed(Outcome.CUT if self._answered else Outcome.RESET)
 
@@ -355,7 +365,7 @@ class EngineConnection(asyncio.Protocol):
     def expired(self, now: float) -> None:
         if self._state == _CONNECTING:
             self.fail(Outcome.CONNECT_TIMEOUT)
-        elif self._state == _HEAD and not self._answered:
+        elif (self._state == _HEAD and not self._answered) or self._held is not None:
             self.fail(Outcome.FIRST_BYTE_TIMEOUT)
         elif self._exchange is not None:
             self.fail(Outcome.IDLE_TIMEOUT)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -72,6 +72,49 @@ async def test_connection_lost_before_the_first_byte_is_retried(script: Script) 
         assert await scene.ends() == [(Outcome.RESET, 0), (Outcome.OK, 200)]
         assert scene.placing.retries == [Outcome.RESET]
         assert (scene.stats.upstream_opened, scene.stats.upstream_refreshed) == (2, 0)
+
+
+HEAD_ALONE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("how", [Wire.reset, Wire.close])
+async def test_an_engine_that_dies_after_the_head_of_a_stream_has_not_begun_and_is_retried(
+    how: Callable[[Wire], None],
+) -> None:
+    async def dies_while_computing(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(HEAD_ALONE)
+        await asyncio.sleep(0.05)
+        how(wire)
+
+    async with stage(engine_script(dies_while_computing), serving(OK)) as scene:
+        assert (await scene.ask(post())).body == b"ok"
+        assert await scene.ends() == [(Outcome.RESET, 0), (Outcome.OK, 200)]
+
+
+async def test_a_head_whose_body_never_begins_is_a_first_byte_timeout() -> None:
+    async def only_a_head(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(HEAD_ALONE)
+        await wire.gone()
+
+    async with stage(engine_script(only_a_head), timeouts=replace(PATIENT, first_byte=0.3)) as scene:
+        answer = await scene.ask(post())
+        assert (answer.status, code(answer)) == (504, "engine_timeout")
+        assert await scene.ends() == [(Outcome.FIRST_BYTE_TIMEOUT, 0)]
+
+
+async def test_an_unframed_answer_without_a_body_is_whole_when_the_engine_closes() -> None:
+    async def bare(wire: Wire) -> None:
+        await wire.message()
+        await wire.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.sleep(0.05)
+        wire.close()
+
+    async with stage(engine_script(bare)) as scene:
+        answer = await scene.ask(post())
+        assert (answer.status, answer.body) == (200, b"")
+        assert await scene.ends() == [(Outcome.OK, 200)]
 
 
 async def test_host_that_does_not_resolve_is_a_failed_connect() -> None:
