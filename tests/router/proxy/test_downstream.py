@@ -287,10 +287,13 @@ async def test_refusal_is_answered_and_ends_the_connection(request_: bytes, stat
         assert (scene.stats.bad_requests, scene.stats.requests) == (1, 0)
 
 
-async def test_refusal_is_heard_by_a_client_that_is_still_sending() -> None:
+async def test_refusal_is_heard_by_a_client_that_sends_all_before_it_listens() -> None:
     async with stage(limits=Limits(max_body=1000)) as scene:
         wire = await scene.client()
-        wire.writer.write(post(b"x" * 30_000_000))
+        wire.writer.transport.pause_reading()
+        await wire.send(post(b"x" * 5_000_000))
+        await until(lambda: wire.writer.transport.get_write_buffer_size() == 0)
+        wire.writer.transport.resume_reading()
         assert (await wire.message()).status == 413
 
 
@@ -328,6 +331,14 @@ async def test_request_that_stays_incomplete_is_408(begun: bytes) -> None:
         answer = await wire.ask(begun)
         assert (answer.status, code(answer)) == (408, "request_timeout")
         assert await wire.gone()
+
+
+async def test_head_begun_on_a_kept_connection_is_held_to_its_own_time() -> None:
+    async with stage(timeouts=replace(PATIENT, request=0.3)) as scene:
+        scene.placing.choose = echo
+        wire = await scene.client()
+        assert (await wire.ask(get())).status == 200
+        assert (await wire.ask(b"GET / HT")).status == 408
 
 
 async def test_one_byte_now_and_then_does_not_put_off_the_408() -> None:

@@ -387,21 +387,23 @@ async def test_bytes_behind_the_answer_are_not_passed_on_nor_the_connection_used
         assert scene.stats.upstream_opened == 2
 
 
-async def test_bytes_on_an_idle_connection_answer_no_later_request() -> None:
-    spoken = asyncio.Event()
+async def test_engine_that_speaks_unasked_on_an_idle_connection_loses_it() -> None:
+    answered, closed = asyncio.Event(), asyncio.Event()
 
     async def script(wire: Wire) -> None:
         await wire.message()
         await wire.send(OK)
-        if not spoken.is_set():
+        if not answered.is_set():
+            await answered.wait()
             await wire.send(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison")
             await wire.gone()
-            spoken.set()
+            closed.set()
 
     async with stage(engine_script(script)) as scene:
         wire = await scene.client()
         assert (await wire.ask(post())).body == b"ok"
-        await spoken.wait()
+        answered.set()
+        await closed.wait()
         assert (await wire.ask(post())).body == b"ok"
 
 
