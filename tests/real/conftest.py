@@ -70,7 +70,7 @@ def _make(name: str) -> tuple[Engine, ...]:
             Engine("small-a", "tiny-bos", blocks=64, max_model_len=1024),
             Engine("small-b", "tiny-bos", blocks=64, max_model_len=1024),
         )
-    return (Engine("middle-a", "middle"), Engine("middle-b", "middle"))
+    return (Engine("middle-a", "middle", max_model_len=12288), Engine("middle-b", "middle", max_model_len=12288))
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,12 @@ CHATML = """\
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One model. `bos`: whether the tokenizer itself puts a BOS before plain prompts, as Llama's does."""
+    """One model.
+
+    `bos`: whether the tokenizer itself puts a BOS before plain prompts, as Llama's does. `ascii`: no token is a piece
+    of a UTF-8 sequence. A random model may repeat such a piece for a whole answer, which then has no text at all and
+    counts as failed in a measurement.
+    """
 
     name: str
     hidden: int
@@ -61,11 +66,14 @@ class Shape:
     vocab: int = 2048
     positions: int = 8192
     bos: bool = False
+    ascii: bool = False
 
 
 TINY = Shape("tiny", hidden=128, intermediate=256, layers=2, heads=4, kv_heads=2, head_dim=32)
 TINY_BOS = Shape("tiny-bos", hidden=128, intermediate=256, layers=2, heads=4, kv_heads=2, head_dim=32, bos=True)
-MIDDLE = Shape("middle", hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=2, head_dim=64)
+MIDDLE = Shape(
+    "middle", hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=2, head_dim=64, positions=16384, ascii=True
+)
 SHAPES = (TINY, TINY_BOS, MIDDLE)
 
 
@@ -99,10 +107,12 @@ def train(shape: Shape) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=shape.vocab,
         special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=[] if shape.ascii else pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train(sorted(str(path) for path in stdlib.glob("*.py")), trainer)
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(stdlib.glob("*.py")))
+    lines = (line for text in texts for line in text.splitlines(keepends=True))
+    tokenizer.train_from_iterator((line for line in lines if line.isascii() or not shape.ascii), trainer)
     if tokenizer.get_vocab_size() != shape.vocab:
         raise RuntimeError(f"the tokenizer has {tokenizer.get_vocab_size()} entries, not {shape.vocab}")
     if shape.bos:
