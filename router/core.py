@@ -186,7 +186,11 @@ class RoutingCore:
         candidates = decision.candidates
         slot = int(candidates.slots[row])
         keys = request.keys.get(decision.block_size)
-        cached = int(effective_cached_tokens(candidates, self.settings.weights)[row])
+        weights = self.settings.weights
+        blocks = candidates.device[row] + (
+            weights.host_cache_hit_weight * candidates.host[row] + weights.disk_cache_hit_weight * candidates.disk[row]
+        )
+        cached = int(blocks * decision.block_size)
         booking = self.loads.book(slot, request.prompt_tokens, cached, keys, int(candidates.device[row]))
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
@@ -201,6 +205,8 @@ class RoutingCore:
         if "blocks" not in policy.needs:
             return ()
         view: FleetView = self.fleet.view
+        if view.whole:
+            return request.degraded
         found = list(request.degraded)
         rows = candidates.eligible
         if (view.no_events[rows] > 0).any():

@@ -37,6 +37,10 @@ class FleetView:
         self.no_events: IntArray = _ints(worker.kv in (KvState.NONE, KvState.PENDING) for worker in self.members)
         self.lost_events: IntArray = _ints(worker.kv is KvState.LOST for worker in self.members)
         self.differs: IntArray = _ints("block_size" in worker.warnings for worker in self.members)
+        self.whole = bool(
+            len(rows) and self.block_size.all() and not (self.no_events + self.lost_events + self.differs).any()
+        )
+        """Every row has live events and the block size of its model: nothing here can degrade a decision."""
         self._base: dict[str, IntArray] = {}
 
     def base_why_not(self, model: str) -> IntArray:
