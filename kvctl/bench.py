@@ -10,7 +10,7 @@ import typer
 
 from kvctl import __version__
 from kvctl.errors import INCONCLUSIVE, UNREACHABLE, Problem
-from kvctl.options import env, load_config
+from kvctl.options import ConfigFile, option
 
 if TYPE_CHECKING:
     from bench.workload.tokens import Vocabulary
@@ -23,18 +23,16 @@ _DESIGN = "Design and verdict"
 def bench(
     modes: Annotated[
         str,
-        typer.Option(
+        option(
             "--modes",
-            envvar=env("modes"),
             rich_help_panel=_ARMS,
             help="Router modes to compare, by commas; the first is compared with each other. kv,kv is an A/A control.",
         ),
     ] = "kv,random",
     worker: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--worker",
-            envvar=env("worker"),
             rich_help_panel=_ARMS,
             metavar="SPEC",
             help="An engine that runs already, as for `kvctl serve`. Repeatable. Without: simulated engines.",
@@ -42,9 +40,8 @@ def bench(
     ] = None,
     url: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--url",
-            envvar=env("url"),
             rich_help_panel=_ARMS,
             metavar="NAME=URL",
             help="A router that runs already, of any make, as an arm. Repeatable; in place of --modes.",
@@ -52,15 +49,12 @@ def bench(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(
-            "--workers", envvar=env("workers"), min=1, max=64, rich_help_panel=_ARMS, help="Simulated engines to start."
-        ),
+        option("--workers", min=1, max=64, rich_help_panel=_ARMS, help="Simulated engines to start."),
     ] = 8,
     sim_speedup: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--sim-speedup",
-            envvar=env("sim-speedup"),
             min=0.01,
             rich_help_panel=_ARMS,
             help="How much faster than its model a simulated engine runs (default 1; under a trace 2).",
@@ -68,9 +62,8 @@ def bench(
     ] = None,
     serve_arg: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--serve-arg",
-            envvar=env("serve-arg"),
             rich_help_panel=_ARMS,
             metavar="ARG",
             help="One more argument for each `kvctl serve` that is started (--serve-arg=--seed --serve-arg=7).",
@@ -78,33 +71,28 @@ def bench(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", envvar=env("model"), rich_help_panel=_ARMS, help="Model to ask for, if there are many."
-        ),
+        option("--model", rich_help_panel=_ARMS, help="Model to ask for, if there are many."),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--trace",
-            envvar=env("trace"),
             rich_help_panel=_LOAD,
             help="A trace in Mooncake format, in place of --workload.",
         ),
     ] = None,
     workload: Annotated[
         str,
-        typer.Option(
+        option(
             "--workload",
-            envvar=env("workload"),
             rich_help_panel=_LOAD,
             help="multi-turn (conversations under shared system prompts) or no-sharing (the control).",
         ),
     ] = "multi-turn",
     requests: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--requests",
-            envvar=env("requests"),
             min=1,
             rich_help_panel=_LOAD,
             help="Requests an arm, over all its blocks; of a trace the first so many.",
@@ -112,15 +100,12 @@ def bench(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(
-            "--rate", envvar=env("rate"), min=0.001, rich_help_panel=_LOAD, help="Requests/s of a built-in workload."
-        ),
+        option("--rate", min=0.001, rich_help_panel=_LOAD, help="Requests/s of a built-in workload."),
     ] = None,
     speedup: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--speedup",
-            envvar=env("speedup"),
             min=0.001,
             rich_help_panel=_LOAD,
             help="Arrivals faster than written. A trace before simulated engines: by default what two cores can carry.",
@@ -128,27 +113,24 @@ def bench(
     ] = None,
     whole_trace: Annotated[
         bool,
-        typer.Option(
+        option(
             "--whole-trace",
-            envvar=env("whole-trace"),
             rich_help_panel=_LOAD,
             help="Replay the whole trace in every block, instead of dealing its sessions over the rounds.",
         ),
     ] = False,
     no_jitter: Annotated[
         bool,
-        typer.Option(
+        option(
             "--no-jitter",
-            envvar=env("no-jitter"),
             rich_help_panel=_LOAD,
             help="Send a trace's requests exactly on its time grid (a burst test).",
         ),
     ] = False,
     id_range: Annotated[
         str,
-        typer.Option(
+        option(
             "--token-ids",
-            envvar=env("token-ids"),
             rich_help_panel=_LOAD,
             metavar="LOW-HIGH",
             help="Token ids to make prompts of; must lie in the engine's vocabulary.",
@@ -156,22 +138,18 @@ def bench(
     ] = "100-2000",
     body: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--body",
-            envvar=env("body"),
             rich_help_panel=_LOAD,
             metavar="JSON",
             help="More fields for each request body.",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", envvar=env("seed"), rich_help_panel=_LOAD, help="Of workload and order.")
-    ] = 0,
+    seed: Annotated[int, option("--seed", rich_help_panel=_LOAD, help="Of workload and order.")] = 0,
     blocks: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--blocks",
-            envvar=env("blocks"),
             min=1,
             rich_help_panel=_DESIGN,
             help="Blocks an arm (rounds of the design). More can prove smaller differences.",
@@ -179,9 +157,8 @@ def bench(
     ] = None,
     duration: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--duration",
-            envvar=env("duration"),
             min=1,
             rich_help_panel=_DESIGN,
             help="Seconds: begin no round that would end later.",
@@ -189,9 +166,8 @@ def bench(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(
+        option(
             "--timeout",
-            envvar=env("timeout"),
             min=0.1,
             rich_help_panel=_DESIGN,
             help="Seconds after its scheduled time at which a request has failed.",
@@ -199,9 +175,8 @@ def bench(
     ] = 120.0,
     slo: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--slo",
-            envvar=env("slo"),
             rich_help_panel=_DESIGN,
             metavar="LIMITS",
             help="For goodput: ttft=500ms,itl=50ms,e2e=10s (any of them).",
@@ -209,9 +184,8 @@ def bench(
     ] = None,
     gate: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--gate",
-            envvar=env("gate"),
             rich_help_panel=_DESIGN,
             metavar="EXPR",
             help="'ttft_ms.p95: kv <= 0.95*random'. Repeatable. Exit code 0 pass, 1 fail, 4 inconclusive.",
@@ -219,26 +193,14 @@ def bench(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--out",
-            envvar=env("out"),
             rich_help_panel=_DESIGN,
             help="Folder for result.json, requests.jsonl, summary.csv, report.md, report.html.",
         ),
     ] = None,
-    output: Annotated[
-        str, typer.Option("-o", "--output", envvar=env("output"), help="table, or json: the result alone on stdout.")
-    ] = "table",
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar=env("config"),
-            is_eager=True,
-            callback=load_config,
-            help="TOML or YAML file whose keys are these options.",
-        ),
-    ] = None,
+    output: Annotated[str, option("--output", "-o", help="table, or json: the result alone on stdout.")] = "table",
+    config: ConfigFile = None,
 ) -> None:
     """Compare router modes on one workload: TTFT and ITL, an arm at a time, every block from a cold cache.
 

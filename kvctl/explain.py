@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.errors import FAILED, UNREACHABLE, Problem
-from kvctl.options import env, load_config
+from kvctl.options import ConfigFile, option
 
 
 def explain(
@@ -18,33 +18,20 @@ def explain(
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", envvar=env("prompt"), help="Where would this prompt go now? Nothing is sent."),
+        option("--prompt", help="Where would this prompt go now? Nothing is sent."),
     ] = None,
     request: Annotated[
         Path | None,
-        typer.Option(
-            "--request", envvar=env("request"), help="The same for a request body in a JSON file ('-' is stdin)."
-        ),
+        option("--request", help="The same for a request body in a JSON file ('-' is stdin)."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", envvar=env("model"), help="With --prompt: the model.")] = None,
+    model: Annotated[str | None, option("--model", help="With --prompt: the model.")] = None,
     mode: Annotated[
         str | None,
-        typer.Option("--mode", envvar=env("mode"), help="With --prompt or --request: as this mode would decide."),
+        option("--mode", help="With --prompt or --request: as this mode would decide."),
     ] = None,
-    admin: Annotated[
-        str, typer.Option("--admin", envvar=env("admin"), help="The router's admin port.")
-    ] = "http://127.0.0.1:9090",
-    output: Annotated[str, typer.Option("-o", "--output", envvar=env("output"), help="table or json.")] = "table",
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar=env("config"),
-            is_eager=True,
-            callback=load_config,
-            help="TOML or YAML file whose keys are these options.",
-        ),
-    ] = None,
+    admin: Annotated[str, option("--admin", help="The router's admin port.")] = "http://127.0.0.1:9090",
+    output: Annotated[str, option("--output", "-o", help="table or json.")] = "table",
+    config: ConfigFile = None,
 ) -> None:
     """Why a request went, or would go, where it does.
 

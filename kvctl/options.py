@@ -7,7 +7,7 @@ Every option `--some-name` is also `KVCTL_SOME_NAME` and the key `some-name` (or
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,8 +17,13 @@ _COMMANDS = frozenset({"serve", "sim", "bench", "validate", "replay", "explain",
 
 
 def env(option: str) -> str:
-    """`--router-mode` -> `KVCTL_ROUTER_MODE`."""
-    return "KVCTL_" + option.lstrip("-").replace("-", "_").upper()
+    """`--router-mode` -> `KVCTL_ROUTER_MODE`; of `--x/--no-x` the first."""
+    return "KVCTL_" + option.split("/")[0].lstrip("-").replace("-", "_").upper()
+
+
+def option(name: str, *short: str, **settings: Any) -> Any:
+    """`typer.Option` with the environment twin that every option has."""
+    return typer.Option(*short, name, envvar=env(name), **settings)
 
 
 def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -71,3 +76,15 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise Problem(f"config file {path}: expected a table of options")
     return data
+
+
+ConfigFile = Annotated[
+    Path | None,
+    option(
+        "--config",
+        is_eager=True,
+        callback=load_config,
+        help="TOML or YAML file whose keys are these options.",
+    ),
+]
+"""The `--config` of every command."""

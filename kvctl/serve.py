@@ -6,10 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from kvctl.errors import Problem
-from kvctl.options import env, load_config
+from kvctl.options import ConfigFile, option
 
 _FLEET = "Fleet"
 _ROUTING = "Routing"
@@ -20,25 +18,19 @@ _LIMITS = "Limits and timeouts"
 def serve(
     router_mode: Annotated[
         str,
-        typer.Option(
+        option(
             "--router-mode",
-            envvar=env("router-mode"),
             rich_help_panel=_ROUTING,
             help="kv, random, round-robin, power-of-two, least-loaded or direct.",
         ),
     ] = "kv",
-    host: Annotated[str, typer.Option("--host", envvar=env("host"), help="Address of the data port.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", envvar=env("port"), min=0, max=65535, help="Data port; 0 takes a free one.")
-    ] = 8000,
-    admin_host: Annotated[
-        str, typer.Option("--admin-host", envvar=env("admin-host"), help="Address of the admin port.")
-    ] = "127.0.0.1",
+    host: Annotated[str, option("--host", help="Address of the data port.")] = "127.0.0.1",
+    port: Annotated[int, option("--port", min=0, max=65535, help="Data port; 0 takes a free one.")] = 8000,
+    admin_host: Annotated[str, option("--admin-host", help="Address of the admin port.")] = "127.0.0.1",
     admin_port: Annotated[
         int,
-        typer.Option(
+        option(
             "--admin-port",
-            envvar=env("admin-port"),
             min=0,
             max=65535,
             help="Admin port (metrics, workers, decisions); 0 takes a free one.",
@@ -46,9 +38,8 @@ def serve(
     ] = 9090,
     worker: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--worker",
-            envvar=env("worker"),
             rich_help_panel=_FLEET,
             metavar="SPEC",
             help="An engine: URL[,id=…][,kv=tcp://…][,replay=tcp://…][,model=…][,ranks=N][,block-size=N]. Repeatable.",
@@ -56,30 +47,24 @@ def serve(
     ] = None,
     workers_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--workers-file",
-            envvar=env("workers-file"),
             rich_help_panel=_FLEET,
             help="A SPEC a line, or YAML/JSON; read again whenever it changes.",
         ),
     ] = None,
     sim: Annotated[
         int,
-        typer.Option(
-            "--sim", envvar=env("sim"), min=0, max=64, rich_help_panel=_FLEET, help="Embed N simulated engines."
-        ),
+        option("--sim", min=0, max=64, rich_help_panel=_FLEET, help="Embed N simulated engines."),
     ] = 0,
     sim_speedup: Annotated[
         float,
-        typer.Option(
-            "--sim-speedup", envvar=env("sim-speedup"), min=0.01, rich_help_panel=_FLEET, help="Their speed-up."
-        ),
+        option("--sim-speedup", min=0.01, rich_help_panel=_FLEET, help="Their speed-up."),
     ] = 1.0,
     model: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--model",
-            envvar=env("model"),
             rich_help_panel=_FLEET,
             metavar="PATH_OR_NAME",
             help="The one model to serve by name, or a folder whose tokenizer is used.",
@@ -87,18 +72,16 @@ def serve(
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--tokenizer",
-            envvar=env("tokenizer"),
             rich_help_panel=_ROUTING,
             help="The model's tokenizer: a folder or tokenizer.json. Without it the engine's /tokenize is asked.",
         ),
     ] = None,
     predict_ttl: Annotated[
         float,
-        typer.Option(
+        option(
             "--predict-ttl",
-            envvar=env("predict-ttl"),
             min=0,
             rich_help_panel=_ROUTING,
             help="Seconds for which the blocks of a request just routed count as held; 0 is off.",
@@ -106,9 +89,8 @@ def serve(
     ] = 5.0,
     approximate_ttl: Annotated[
         float,
-        typer.Option(
+        option(
             "--approximate-ttl",
-            envvar=env("approximate-ttl"),
             min=0,
             rich_help_panel=_ROUTING,
             help="The same for a worker without KV events.",
@@ -116,18 +98,16 @@ def serve(
     ] = 120.0,
     allow_mode_override: Annotated[
         bool,
-        typer.Option(
+        option(
             "--allow-mode-override",
-            envvar=env("allow-mode-override"),
             rich_help_panel=_ROUTING,
             help="Let a request choose its mode with x-kvctl-mode.",
         ),
     ] = False,
     seed: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--seed",
-            envvar=env("seed"),
             min=0,
             max=2**63 - 1,
             rich_help_panel=_ROUTING,
@@ -136,99 +116,88 @@ def serve(
     ] = None,
     overlap_score_credit: Annotated[
         float,
-        typer.Option(
+        option(
             "--overlap-score-credit",
-            envvar=env("overlap-score-credit"),
             rich_help_panel=_WEIGHTS,
             help="C: a cached device block's worth.",
         ),
     ] = 1.0,
     overlap_score_credit_decay: Annotated[
         float,
-        typer.Option(
+        option(
             "--overlap-score-credit-decay",
-            envvar=env("overlap-score-credit-decay"),
             rich_help_panel=_WEIGHTS,
             help="D: how fast that credit fades on a worker with more queued prefill.",
         ),
     ] = 0.0,
     prefill_load_scale: Annotated[
         float,
-        typer.Option(
+        option(
             "--prefill-load-scale",
-            envvar=env("prefill-load-scale"),
             rich_help_panel=_WEIGHTS,
             help="S: prefill against decode.",
         ),
     ] = 1.0,
     decode_active_request_weight: Annotated[
         float,
-        typer.Option(
+        option(
             "--decode-active-request-weight",
-            envvar=env("decode-active-request-weight"),
             rich_help_panel=_WEIGHTS,
             help="A: blocks that an active request counts as.",
         ),
     ] = 0.0,
     host_cache_hit_weight: Annotated[
         float,
-        typer.Option(
+        option(
             "--host-cache-hit-weight",
-            envvar=env("host-cache-hit-weight"),
             rich_help_panel=_WEIGHTS,
             help="Wh: a block in host memory.",
         ),
     ] = 0.75,
     disk_cache_hit_weight: Annotated[
         float,
-        typer.Option(
+        option(
             "--disk-cache-hit-weight",
-            envvar=env("disk-cache-hit-weight"),
             rich_help_panel=_WEIGHTS,
             help="Wd: a block on disk.",
         ),
     ] = 0.25,
     shared_cache_multiplier: Annotated[
         float,
-        typer.Option(
+        option(
             "--shared-cache-multiplier",
-            envvar=env("shared-cache-multiplier"),
             rich_help_panel=_WEIGHTS,
             help="M: a block in a shared store.",
         ),
     ] = 0.5,
     router_temperature: Annotated[
         float,
-        typer.Option(
+        option(
             "--router-temperature",
-            envvar=env("router-temperature"),
             rich_help_panel=_WEIGHTS,
             help="T: 0 takes the cheapest, more spreads.",
         ),
     ] = 0.0,
     active_decode_blocks_threshold: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--active-decode-blocks-threshold",
-            envvar=env("active-decode-blocks-threshold"),
             rich_help_panel=_LIMITS,
             help="A worker with a larger share (0..1) of its blocks in live requests is busy.",
         ),
     ] = None,
     active_prefill_tokens_threshold: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--active-prefill-tokens-threshold",
-            envvar=env("active-prefill-tokens-threshold"),
             rich_help_panel=_LIMITS,
             help="A worker with more prompt tokens waiting is busy.",
         ),
     ] = None,
     index_limit_mib: Annotated[
         int,
-        typer.Option(
+        option(
             "--index-limit-mib",
-            envvar=env("index-limit-mib"),
             min=1,
             rich_help_panel=_LIMITS,
             help="Memory of the block index.",
@@ -236,15 +205,12 @@ def serve(
     ] = 1024,
     max_body_mib: Annotated[
         int,
-        typer.Option(
-            "--max-body-mib", envvar=env("max-body-mib"), min=1, rich_help_panel=_LIMITS, help="Largest request body."
-        ),
+        option("--max-body-mib", min=1, rich_help_panel=_LIMITS, help="Largest request body."),
     ] = 64,
     max_connections: Annotated[
         int,
-        typer.Option(
+        option(
             "--max-connections",
-            envvar=env("max-connections"),
             min=1,
             rich_help_panel=_LIMITS,
             help="Client connections at a time.",
@@ -252,9 +218,8 @@ def serve(
     ] = 20_000,
     connect_timeout: Annotated[
         float,
-        typer.Option(
+        option(
             "--connect-timeout",
-            envvar=env("connect-timeout"),
             min=0.01,
             rich_help_panel=_LIMITS,
             help="Seconds to reach an engine.",
@@ -262,9 +227,8 @@ def serve(
     ] = 5.0,
     first_byte_timeout: Annotated[
         float,
-        typer.Option(
+        option(
             "--first-byte-timeout",
-            envvar=env("first-byte-timeout"),
             min=0.01,
             rich_help_panel=_LIMITS,
             help="Seconds until the engine's first byte.",
@@ -272,9 +236,8 @@ def serve(
     ] = 600.0,
     idle_timeout: Annotated[
         float,
-        typer.Option(
+        option(
             "--idle-timeout",
-            envvar=env("idle-timeout"),
             min=0.01,
             rich_help_panel=_LIMITS,
             help="Longest silence inside an answer.",
@@ -282,9 +245,8 @@ def serve(
     ] = 300.0,
     drain_timeout: Annotated[
         float,
-        typer.Option(
+        option(
             "--drain-timeout",
-            envvar=env("drain-timeout"),
             min=0,
             rich_help_panel=_LIMITS,
             help="Seconds for running requests to finish when the router is stopped.",
@@ -292,30 +254,16 @@ def serve(
     ] = 30.0,
     health_interval: Annotated[
         float,
-        typer.Option(
+        option(
             "--health-interval",
-            envvar=env("health-interval"),
             min=0.05,
             rich_help_panel=_FLEET,
             help="Seconds between health checks.",
         ),
     ] = 1.0,
-    log_level: Annotated[
-        str, typer.Option("--log-level", envvar=env("log-level"), help="debug, info, warning or error.")
-    ] = "info",
-    output: Annotated[
-        str, typer.Option("-o", "--output", envvar=env("output"), help="text, or json: one line when ready.")
-    ] = "text",
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar=env("config"),
-            is_eager=True,
-            callback=load_config,
-            help="TOML or YAML file whose keys are these options.",
-        ),
-    ] = None,
+    log_level: Annotated[str, option("--log-level", help="debug, info, warning or error.")] = "info",
+    output: Annotated[str, option("--output", "-o", help="text, or json: one line when ready.")] = "text",
+    config: ConfigFile = None,
 ) -> None:
     """Run the router in front of engines (OpenAI-compatible).
 
@@ -332,8 +280,6 @@ def serve(
     if log_level not in ("debug", "info", "warning", "error"):
         raise Problem(f"--log-level must be debug, info, warning or error, not '{log_level}'")
 
-    from router.server import ServeSettings, StartError, run
-
     from router.admin.app import threshold_settings
     from router.core import CoreSettings
     from router.dispatch import DispatchSettings
@@ -342,6 +288,7 @@ def serve(
     from router.policies.kv import KvWeights
     from router.policies.registry import UnknownMode, mode_name
     from router.proxy.interface import Limits, Timeouts
+    from router.server import ServeSettings, StartError, run
 
     tokenizer_path = tokenizer
     if model is not None and Path(model).exists():

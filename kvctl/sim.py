@@ -7,10 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from kvctl.errors import FAILED, Problem
-from kvctl.options import env, load_config
+from kvctl.options import ConfigFile, option
 
 if TYPE_CHECKING:
     from bench.sim.process import EngineAddress
@@ -34,14 +32,11 @@ class OutputFormat(StrEnum):
 
 
 def sim(
-    host: Annotated[
-        str, typer.Option("--host", envvar=env("host"), rich_help_panel=_PORTS, help="Address to listen on.")
-    ] = "127.0.0.1",
+    host: Annotated[str, option("--host", rich_help_panel=_PORTS, help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(
+        option(
             "--port",
-            envvar=env("port"),
             min=0,
             max=65535,
             rich_help_panel=_PORTS,
@@ -50,9 +45,8 @@ def sim(
     ] = 8100,
     kv_port: Annotated[
         int,
-        typer.Option(
+        option(
             "--kv-port",
-            envvar=env("kv-port"),
             min=0,
             max=65535,
             rich_help_panel=_PORTS,
@@ -61,45 +55,36 @@ def sim(
     ] = 0,
     replay_port: Annotated[
         int,
-        typer.Option(
+        option(
             "--replay-port",
-            envvar=env("replay-port"),
             min=0,
             max=65535,
             rich_help_panel=_PORTS,
             help="Replay port of the first engine (ZMQ ROUTER); 0 takes free ones.",
         ),
     ] = 0,
-    count: Annotated[
-        int, typer.Option("--count", envvar=env("count"), min=1, max=256, help="Engines in this process.")
-    ] = 1,
-    model: Annotated[
-        str, typer.Option("--model", envvar=env("model"), rich_help_panel=_ENGINE, help="Served model name.")
-    ] = "sim",
+    count: Annotated[int, option("--count", min=1, max=256, help="Engines in this process.")] = 1,
+    model: Annotated[str, option("--model", rich_help_panel=_ENGINE, help="Served model name.")] = "sim",
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--tokenizer",
-            envvar=env("tokenizer"),
             rich_help_panel=_ENGINE,
             help="Folder with tokenizer.json and its config. Default: a small one that comes with kvctl.",
         ),
     ] = None,
     block_size: Annotated[
         int,
-        typer.Option(
-            "--block-size", envvar=env("block-size"), min=1, rich_help_panel=_ENGINE, help="Tokens a KV block."
-        ),
+        option("--block-size", min=1, rich_help_panel=_ENGINE, help="Tokens a KV block."),
     ] = 16,
     num_blocks: Annotated[
         int,
-        typer.Option("--num-blocks", envvar=env("num-blocks"), min=1, rich_help_panel=_ENGINE, help="KV blocks."),
+        option("--num-blocks", min=1, rich_help_panel=_ENGINE, help="KV blocks."),
     ] = 16384,
     max_num_seqs: Annotated[
         int,
-        typer.Option(
+        option(
             "--max-num-seqs",
-            envvar=env("max-num-seqs"),
             min=1,
             rich_help_panel=_ENGINE,
             help="Sequences in a batch at most.",
@@ -107,9 +92,8 @@ def sim(
     ] = 256,
     max_num_batched_tokens: Annotated[
         int,
-        typer.Option(
+        option(
             "--max-num-batched-tokens",
-            envvar=env("max-num-batched-tokens"),
             min=1,
             rich_help_panel=_ENGINE,
             help="Tokens a step computes at most; longer prompts take several steps.",
@@ -117,9 +101,8 @@ def sim(
     ] = 8192,
     max_model_len: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--max-model-len",
-            envvar=env("max-model-len"),
             min=2,
             rich_help_panel=_ENGINE,
             help="Prompt and answer together. Default: 131072, or what the cache holds if that is less.",
@@ -127,18 +110,16 @@ def sim(
     ] = None,
     prefix_caching: Annotated[
         bool,
-        typer.Option(
+        option(
             "--prefix-caching/--no-prefix-caching",
-            envvar=env("prefix-caching"),
             rich_help_panel=_ENGINE,
             help="Reuse full blocks of earlier prompts.",
         ),
     ] = True,
     default_output: Annotated[
         int,
-        typer.Option(
+        option(
             "--default-output",
-            envvar=env("default-output"),
             min=1,
             rich_help_panel=_ENGINE,
             help="Tokens of an answer when the request sets no limit.",
@@ -146,9 +127,8 @@ def sim(
     ] = 128,
     seed: Annotated[
         int,
-        typer.Option(
+        option(
             "--seed",
-            envvar=env("seed"),
             min=0,
             rich_help_panel=_ENGINE,
             help="Of block hashes and of faults; answers depend on the prompt alone.",
@@ -156,18 +136,16 @@ def sim(
     ] = 0,
     timing: Annotated[
         TimingName,
-        typer.Option(
+        option(
             "--timing",
-            envvar=env("timing"),
             rich_help_panel=_TIMING,
             help="How long a step takes: polynomial (decode by cache use), fixed, batch (decode slows with it).",
         ),
     ] = TimingName.POLYNOMIAL,
     prefill_ms: Annotated[
         float,
-        typer.Option(
+        option(
             "--prefill-ms",
-            envvar=env("prefill-ms"),
             min=0,
             rich_help_panel=_TIMING,
             help="fixed: a step's prefill.",
@@ -175,15 +153,12 @@ def sim(
     ] = 20.0,
     decode_ms: Annotated[
         float,
-        typer.Option(
-            "--decode-ms", envvar=env("decode-ms"), min=0, rich_help_panel=_TIMING, help="fixed: a step's decode."
-        ),
+        option("--decode-ms", min=0, rich_help_panel=_TIMING, help="fixed: a step's decode."),
     ] = 10.0,
     timing_param: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--timing-param",
-            envvar=env("timing-param"),
             rich_help_panel=_TIMING,
             metavar="NAME=VALUE",
             help="A coefficient of polynomial or batch, e.g. decode_base=4.8. Repeatable; a wrong name lists them.",
@@ -191,9 +166,8 @@ def sim(
     ] = None,
     speedup: Annotated[
         float,
-        typer.Option(
+        option(
             "--speedup",
-            envvar=env("speedup"),
             min=0,
             rich_help_panel=_TIMING,
             help="Divides every step's time; 0 is no delay at all.",
@@ -201,9 +175,8 @@ def sim(
     ] = 1.0,
     slow: Annotated[
         float,
-        typer.Option(
+        option(
             "--slow",
-            envvar=env("slow"),
             min=0.001,
             rich_help_panel=_TIMING,
             help="Multiplies every step's time: an engine that is slower than the others.",
@@ -211,18 +184,16 @@ def sim(
     ] = 1.0,
     kv_events: Annotated[
         bool,
-        typer.Option(
+        option(
             "--kv-events/--no-kv-events",
-            envvar=env("kv-events"),
             rich_help_panel=_FAULTS,
             help="Publish KV events.",
         ),
     ] = True,
     drop_events: Annotated[
         float,
-        typer.Option(
+        option(
             "--drop-events",
-            envvar=env("drop-events"),
             min=0,
             max=1,
             rich_help_panel=_FAULTS,
@@ -231,9 +202,8 @@ def sim(
     ] = 0.0,
     buffer_steps: Annotated[
         int,
-        typer.Option(
+        option(
             "--buffer-steps",
-            envvar=env("buffer-steps"),
             min=0,
             rich_help_panel=_FAULTS,
             help="KV-event frames kept for replay.",
@@ -241,45 +211,33 @@ def sim(
     ] = 10_000,
     prompt_tokens_details: Annotated[
         bool,
-        typer.Option(
+        option(
             "--prompt-tokens-details/--no-prompt-tokens-details",
-            envvar=env("prompt-tokens-details"),
             rich_help_panel=_FAULTS,
             help="Report cached tokens in `usage`.",
         ),
     ] = True,
     strict_reset: Annotated[
         bool,
-        typer.Option(
+        option(
             "--strict-reset",
-            envvar=env("strict-reset"),
             rich_help_panel=_FAULTS,
             help="POST /reset_prefix_cache answers 409 while blocks are in use, instead of success: false.",
         ),
     ] = False,
     exit_with_parent: Annotated[
         bool,
-        typer.Option(
+        option(
             "--exit-with-parent",
-            envvar=env("exit-with-parent"),
             rich_help_panel=_FAULTS,
             help="End when standard input is closed or the parent process is gone.",
         ),
     ] = False,
     output: Annotated[
         OutputFormat,
-        typer.Option("-o", "--output", envvar=env("output"), help="text, or one JSON line when ready."),
+        option("--output", "-o", help="text, or one JSON line when ready."),
     ] = OutputFormat.TEXT,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar=env("config"),
-            callback=load_config,
-            is_eager=True,
-            help="TOML or YAML file with these options as keys.",
-        ),
-    ] = None,
+    config: ConfigFile = None,
 ) -> None:
     """Run simulated engines: no GPU, vLLM's HTTP endpoints, metrics and KV events, timing of a real one.
 
