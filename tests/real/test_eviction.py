@@ -6,6 +6,7 @@ The model's tokenizer puts a BOS before plain prompts, and its chat template bri
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,30 @@ def test_something_is_reused_all_the_same(exchanges: list[Exchange]) -> None:
 def test_the_prediction_follows_evictions(exchanges: list[Exchange]) -> None:
     different = [exchange for exchange in exchanges if not exchange.equal]
     print(f"\nunder eviction: {len(exchanges) - len(different)} of {len(exchanges)} predictions equal the engine's")
+    assert len(different) <= len(exchanges) // 100, different
+
+
+def test_the_prediction_follows_evictions_within_seconds(
+    engines: Sequence[Engine], client: OpenAI, router: Router
+) -> None:
+    """Ten conversations in random order: many lose their blocks within a second or two of their last turn."""
+
+    def fresh(number: int) -> Thread:
+        corpus = Corpus(1000 + number)
+        return Thread(
+            SHAPES[number % len(SHAPES)], corpus, engines[0].model, corpus.slice(300, 500), (30, 120), (4, 30)
+        )
+
+    rng = random.Random(1)
+    threads = [fresh(number) for number in range(10)]
+    exchanges = []
+    for step in range(120):
+        number = rng.randrange(len(threads))
+        exchanges.append(threads[number].turn(client, router))
+        if exchanges[-1].prompt_tokens > 750:
+            threads[number] = fresh(100 + step)
+    different = [exchange for exchange in exchanges if not exchange.equal]
+    print(f"\nrandom order: {len(exchanges) - len(different)} of {len(exchanges)} predictions equal the engine's")
     assert len(different) <= len(exchanges) // 100, different
 
 
