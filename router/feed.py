@@ -23,6 +23,8 @@ log = logging.getLogger("kvctl.events")
 
 _LOOK_EVERY = 0.25
 
+States = dict[tuple[str, int], SourceState]
+
 
 class KvFeed:
     def __init__(self, core: RoutingCore, loop: asyncio.AbstractEventLoop) -> None:
@@ -128,15 +130,16 @@ class KvFeed:
 
     async def _look(self) -> None:
         while True:
+            states = self._listener.states()
             for worker in list(self._core.fleet.workers.values()):
-                self._update(worker)
+                self._update(worker, states)
             await asyncio.sleep(_LOOK_EVERY)
 
-    def _update(self, worker: Worker) -> None:
+    def _update(self, worker: Worker, states: States | None = None) -> None:
         wanted = self._followed.get(worker.id)
         if not wanted:
             return
-        states = self._listener.states()
+        states = self._listener.states() if states is None else states
         mine = [states.get((source.worker_id, source.rank)) for source in wanted]
         if worker.id in self._lost:
             state = KvState.LOST
@@ -154,8 +157,9 @@ class KvFeed:
             async with asyncio.timeout(patience):
                 while not self._all_settled():  # noqa: ASYNC110  the state is written by the listener's thread
                     await asyncio.sleep(0.02)
+        states = self._listener.states()
         for worker in self._core.fleet.workers.values():
-            self._update(worker)
+            self._update(worker, states)
 
     def _all_settled(self) -> bool:
         states = self._listener.states()

@@ -20,6 +20,9 @@ from router.model import WorkerSpec
 
 log = logging.getLogger("kvctl.fleet")
 
+_CHECKS_A_SECOND = 100
+"""In all; a large fleet is checked less often. The data plane tells of a worker that refuses at once anyway."""
+
 
 class FleetListener(Protocol):
     def worker_up(self, worker: Worker, sources: list[EventSource]) -> None:
@@ -128,7 +131,7 @@ class FleetMonitor:
                 log.exception("Worker %s: the health check itself failed", worker.id)
             asked.set()
             try:
-                async with asyncio.timeout(self.interval):
+                async with asyncio.timeout(max(self.interval, len(self._tasks) / _CHECKS_A_SECOND)):
                     await wake.wait()
             except TimeoutError:
                 pass
