@@ -3,12 +3,13 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real lint format clean
+.PHONY: help demo test test-real bench-sim lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
 	@echo 'make test       run the tests'
 	@echo 'make test-real  the same promises on a real vLLM (CPU): installs it first, 4 GB, about 25 minutes'
+	@echo 'make bench-sim  how far a live simulated engine distorts its own timing'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove what the targets made'
 
@@ -33,6 +34,9 @@ test: $(VENV)/.ready-test
 test-real: $(VENV)/.ready-test
 	bash tests/real/setup.sh
 	KVCTL_REAL=1 $(PY) -m pytest tests/real -p no:cacheprovider
+
+bench-sim: $(VENV)/.ready
+	$(PY) scripts/bench_sim.py
 
 lint: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check .
