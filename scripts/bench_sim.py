@@ -67,14 +67,12 @@ def main() -> None:
         uvloop.run(load(url, given.streams, 50))
         httpx.post(f"{url}/sim/stats/reset").raise_for_status()
         uvloop.run(load(url, given.streams, given.tokens))
-        stats = httpx.get(f"{url}/sim/stats").json()
+        stats = httpx.get(f"{url}/sim/stats").json()["lag"]
     step, late, error = stats["step_ms"], stats["lag_ms"], stats["step_error_share"]
     rate = given.streams * 1000 / given.step_ms
     print(f"{given.streams} streams, {rate:.0f} tokens/s, {stats['steps']} steps, {pinned}\n")
     print("| | value |\n|---|---|")
-    print(
-        f"| mean step, ms | {step['actual']:.3f} where {step['intended']:.3f} was intended ({stats['distortion']:+.2%}) |"
-    )
+    print(f"| mean step, ms | {step['actual']:.3f}, intended {step['intended']:.3f} ({stats['distortion']:+.2%}) |")
     print(f"| error of a single step | mean {error['mean']:.1%}, p50 {error['p50']:.1%}, p99 {error['p99']:.1%} |")
     print(f"| lag of a step's last byte, ms | mean {late['mean']:.2f}, p50 {late['p50']:.2f}, p99 {late['p99']:.2f} |")
 
