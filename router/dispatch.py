@@ -91,7 +91,7 @@ class RequestDispatcher:
         try:
             if path in CONTENT_PATHS and inbound.method == "POST":
                 return self._content(inbound)
-            if path.startswith("/v1/") or path in ENGINE_PATHS:
+            if (path.startswith("/v1/") and not _climbs(path)) or path in ENGINE_PATHS:
                 return self._pass_on(inbound)
         except RoutingError as error:
             return self._refuse(error)
@@ -325,6 +325,11 @@ class RequestDispatcher:
         code = "engine_timeout" if status == 504 else "engine_failed"
         self.stats.refused[code] += 1
         return error_answer(status, message, code)
+
+
+def _climbs(path: str) -> bool:
+    """Whether a path below /v1/ could mean one outside it to whoever resolves `..` behind us."""
+    return ".." in path.lower().replace("%2e", ".")
 
 
 class _ModelOnly(msgspec.Struct):

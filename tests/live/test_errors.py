@@ -184,6 +184,14 @@ def test_paths_that_are_not_for_clients_are_a_404(kv_router: RunningRouter, path
     assert path in str(error(answer)["message"])
 
 
+@pytest.mark.parametrize("path", ["/v1/../metrics", "/v1/%2e%2e/metrics", "/v1/.%2E/sleep"])
+def test_a_path_that_climbs_out_of_v1_is_a_404(kv_router: RunningRouter, path: str) -> None:
+    url = httpx.URL(kv_router.url)
+    with socket.create_connection((url.host, url.port or 80), timeout=10) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        assert client.recv(4096).startswith(b"HTTP/1.1 404 ")
+
+
 def test_engine_paths_pass_through(kv_router: RunningRouter) -> None:
     answer = kv_router.http.post("/tokenize", json={"model": "sim", "prompt": "hello"})
     assert answer.status_code == 200
