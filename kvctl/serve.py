@@ -84,16 +84,16 @@ def serve(
             "--predict-ttl",
             min=0,
             rich_help_panel=_ROUTING,
-            help="Seconds for which the blocks of a request just routed count as held; 0 is off.",
+            help="The blocks of a running request count as held, and for so many seconds more; 0 is off.",
         ),
-    ] = 5.0,
+    ] = 0.05,
     approximate_ttl: Annotated[
         float,
         option(
             "--approximate-ttl",
             min=0,
             rich_help_panel=_ROUTING,
-            help="The same for a worker without KV events.",
+            help="Seconds for which the blocks of a request count as held by a worker without KV events.",
         ),
     ] = 120.0,
     allow_mode_override: Annotated[

@@ -34,11 +34,12 @@ FALLBACK_BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """Limits in bytes, times in seconds. `predict_ttl` 0 switches predict-on-route off."""
+    """Limits in bytes, times in seconds. `predict_ttl`: how long the blocks of an ended request count as held before
+    KV events have confirmed them; 0 switches predict-on-route off, for running requests as well."""
 
     weights: KvWeights = field(default_factory=KvWeights)
     index_limit: int = 1024 * MIB
-    predict_ttl: float = 5.0
+    predict_ttl: float = 0.05
     approximate_ttl: float = 120.0
     thresholds: BusyThresholds = field(default_factory=BusyThresholds)
     seed: int | None = None
@@ -115,11 +116,16 @@ class RoutingCore:
         new_blocks = view.zeros
         for size, keys in request.keys.items():
             found = self.index.match(keys)
-            overlap = np.maximum(found.device, self.predictions.match(keys, now))[slots]
+            live = self.loads.active.shared_depth(keys)[slots]
+            overlap = found.device[slots]
+            if self._predicts:
+                overlap = np.maximum(overlap, live)
+            if len(self.predictions):
+                overlap = np.maximum(overlap, self.predictions.match(keys, now)[slots])
             mine_queued = self.loads.pending.own_blocks(keys, self.fleet.slot_count) if self._predicts else None
             if mine_queued is not None:
                 own = np.minimum(mine_queued[slots] * (view.block_size == size) * size + own, prefill)
-            fresh = len(keys) - self.loads.active.shared_depth(keys)[slots]
+            fresh = len(keys) - live
             if len(request.keys) == 1:
                 device, new_blocks = overlap, fresh
                 host, disk, shared = found.host[slots], found.disk[slots], found.external[slots]
@@ -181,7 +187,11 @@ class RoutingCore:
         return policy
 
     def book(self, decision: Decision, request: RouteRequest, now: float) -> Booking:
-        """Counts the request on the winner, and its blocks as held there soon (predict-on-route)."""
+        """Counts the request on the winner.
+
+        As long as it runs its blocks count as held there (predict-on-route). Where no KV events will ever confirm
+        them, they go on counting for `approximate_ttl`.
+        """
         row = decision.winner
         candidates = decision.candidates
         slot = int(candidates.slots[row])
@@ -195,10 +205,15 @@ class RoutingCore:
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
             blind = worker.kv in (KvState.NONE, KvState.PENDING) or Degraded.APPROXIMATE_TOKENS in request.degraded
-            ttl = self.settings.approximate_ttl if blind else self.settings.predict_ttl
-            if ttl > 0:
-                self.predictions.add(slot, keys, now, ttl=ttl)
+            if blind and self.settings.approximate_ttl > 0:
+                self.predictions.add(slot, keys, now, ttl=self.settings.approximate_ttl)
         return booking
+
+    def ended(self, booking: Booking, worker: Worker, now: float) -> None:
+        """A released booking: its blocks stay held for the moment until the engine's own word is here."""
+        ttl = self.settings.predict_ttl
+        if booking.computed and len(booking.keys) and ttl > 0 and worker.kv in (KvState.LIVE, KvState.LOST):
+            self.predictions.add(booking.slot, booking.keys, now, ttl=ttl)
 
     def _degraded(self, request: RouteRequest, policy: Policy, candidates: Candidates) -> tuple[Degraded, ...]:
         """What a policy that looks at blocks had to do without; nothing for the others."""

@@ -118,6 +118,8 @@ class RequestDispatcher:
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
         self.open_legs -= 1
         self.stats.leg_ended(leg.worker.id, outcome)
+        if not leg.worker.removed and leg.worker.health is Health.UP:
+            self.core.ended(leg.booking, leg.worker, self._clock())
         if outcome in (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT):
             self.monitor.connection_failed(leg.worker, f"a request could not reach it ({outcome})")
         elif outcome in (Outcome.RESET, Outcome.CUT, Outcome.BAD_RESPONSE):

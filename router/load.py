@@ -23,7 +23,7 @@ _NO_KEYS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 class Booking:
     """One request's share of its slot's load. A context manager; `release` may be called again, and does nothing."""
 
-    __slots__ = ("_loads", "_prefill", "_released", "_ticket", "keys", "slot")
+    __slots__ = ("_loads", "_prefill", "_released", "_ticket", "computed", "keys", "slot")
 
     def __init__(
         self, loads: LoadTracker, slot: int, prefill: int, keys: npt.NDArray[np.uint64], ticket: int | None
@@ -34,9 +34,15 @@ class Booking:
         self._prefill = prefill
         self._ticket = ticket
         self._released = False
+        self.computed = False
+        """Whether the engine has computed the prompt, as far as is known."""
 
     def prefill_done(self) -> None:
         """The first token has come: the prompt is computed."""
+        self.computed = True
+        self._drop_prefill()
+
+    def _drop_prefill(self) -> None:
         if self._prefill:
             self._loads.prefill_tokens[self.slot] -= self._prefill
             self._prefill = 0
@@ -48,7 +54,7 @@ class Booking:
         if self._released:
             return
         self._released = True
-        self.prefill_done()
+        self._drop_prefill()
         loads = self._loads
         loads.active_requests[self.slot] -= 1
         if len(self.keys):

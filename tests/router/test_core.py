@@ -67,14 +67,27 @@ def test_the_worker_that_holds_the_prefix_wins_and_the_hit_is_foretold() -> None
     assert decision.degraded == ()
 
 
-def test_a_request_just_routed_counts_as_held_until_its_time_is_over() -> None:
-    made = core("a", "b", predict_ttl=5.0)
+def test_the_blocks_of_a_running_request_count_as_held_and_a_moment_longer() -> None:
+    made = core("a", "b", predict_ttl=0.5)
     first = request(made, tokens(1, 2, 3))
     decision = made.decide(first, "kv", 0.0)
-    made.book(decision, first, 0.0).release()
-    again = ask(made, tokens(1, 2, 3, 4), now=4.9)
+    booking = made.book(decision, first, 0.0)
+    booking.prefill_done()
+    again = ask(made, tokens(1, 2, 3, 4), now=100.0)
     assert (again.worker, again.predicted_cached_tokens) == (decision.worker, 48)
-    assert ask(made, tokens(1, 2, 3, 4), now=5.1).predicted_cached_tokens == 0
+    booking.release()
+    made.ended(booking, made.fleet.workers[decision.worker], 101.0)
+    assert ask(made, tokens(1, 2, 3, 4), now=101.4).predicted_cached_tokens == 48
+    assert ask(made, tokens(1, 2, 3, 4), now=101.6).predicted_cached_tokens == 0
+
+
+def test_a_request_that_was_never_computed_leaves_no_expectation() -> None:
+    made = core("a", predict_ttl=0.5)
+    first = request(made, tokens(1, 2, 3))
+    booking = made.book(made.decide(first, "kv", 0.0), first, 0.0)
+    booking.release()
+    made.ended(booking, made.fleet.workers["a"], 1.0)
+    assert ask(made, tokens(1, 2, 3, 4), now=1.1).predicted_cached_tokens == 0
 
 
 def test_siblings_of_a_prefilling_request_join_it_until_their_own_parts_weigh_more() -> None:
