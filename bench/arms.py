@@ -34,6 +34,10 @@ class ArmError(Exception):
     """An arm cannot be started or reached. The message says which and what it printed last."""
 
 
+class ArmSpelling(ValueError):
+    """An arm that is not written as it has to be. The message quotes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One side of the comparison. `admin` and `engines` are known only for routers started here."""
@@ -99,19 +103,19 @@ def running_arms(urls: Sequence[str]) -> list[Arm]:
     """`NAME=URL` for each router that runs already.
 
     Raises:
-        ArmError: not of that form, a name twice, or not an http URL.
+        ArmSpelling: not of that form, a name twice, or not an http URL.
     """
     arms: list[Arm] = []
     for text in urls:
         name, equals, url = text.partition("=")
         if not equals or not name or "/" in name:
-            raise ArmError(f"--url {text!r}: NAME=http://HOST:PORT wanted")
+            raise ArmSpelling(f"--url {text!r}: NAME=http://HOST:PORT wanted")
         if any(arm.name == name for arm in arms):
-            raise ArmError(f"--url: two arms are named {name!r}")
+            raise ArmSpelling(f"--url: two arms are named {name!r}")
         try:
             Target.parse(url)
         except ValueError as error:
-            raise ArmError(f"--url {text!r}: {error}") from error
+            raise ArmSpelling(f"--url {text!r}: {error}") from error
         arms.append(Arm(name, "url", url.rstrip("/")))
     return arms
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +81,10 @@ class Outcome:
     data: dict[str, object]
 
 
+class OutError(ValueError):
+    """The folder for the results cannot be written to."""
+
+
 class NothingMeasured(Exception):
     """The run was stopped before its first block."""
 
@@ -88,7 +93,7 @@ def bench(settings: Settings, console: Console) -> Outcome:
     """Runs everything. `console`: where progress goes (stderr).
 
     Raises:
-        WorkloadError, ArmError, GateError, NothingMeasured: with a message for the user.
+        WorkloadError, ArmError, ArmSpelling, GateError, OutError, NothingMeasured: with a message for the user.
     """
     running = running_arms(settings.urls)
     names = [arm.name for arm in running] if running else names_of(settings.modes)
@@ -97,6 +102,8 @@ def bench(settings: Settings, console: Console) -> Outcome:
     workload = make_workload(settings, rounds)
     summary = describe(workload)
     blocks = plan(len(names), rounds, settings.seed)
+    if settings.out is not None:
+        _make_folder(settings.out)
     _announce(console, workload, summary, names, rounds)
 
     with contextlib.ExitStack() as stack:
@@ -173,6 +180,16 @@ def _fleet(settings: Settings, stack: contextlib.ExitStack, console: Console) ->
         soft_wrap=True,
     )
     return stack.enter_context(simulated_fleet(sim))
+
+
+def _make_folder(out: Path) -> None:
+    """Before anything is measured: a run must not end without a place for its results."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise OutError(f"--out {out}: {error.strerror or error}; name a folder that can be written to") from None
 
 
 def _logs(out: Path) -> Path:

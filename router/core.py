@@ -164,7 +164,14 @@ class RoutingCore:
         """
         candidates = self.candidates(request, now)
         if not candidates.eligible.any():
-            raise refusal(request, self.fleet.view, candidates.why_not, self.thresholds)
+            raise refusal(
+                request,
+                self.fleet.view,
+                candidates.why_not,
+                self.thresholds,
+                candidates.prefill_tokens,
+                candidates.decode_blocks,
+            )
         policy = self.policy(mode)
         decision = policy.decide(request, candidates, self.rng)
         winner = decision.winner

@@ -139,7 +139,9 @@ class RequestDispatcher:
         if Need.BLOCKS in self.core.policy(name).needs:
             result = self.tokens.tokens(request.model, parsed)
             self._take_tokens(request, parsed, await result if isinstance(result, Awaitable) else result)
-        return self._decide(request, name)
+        decision = self._decide(request, name)
+        decision.at = time.time()
+        return decision
 
     # -- steps -------------------------------------------------------------------------------------------------
 

@@ -78,8 +78,40 @@ def _busy(view: FleetView, thresholds: BusyThresholds, prefill_tokens: IntArray,
     return all_busy
 
 
-def refusal(request: RouteRequest, view: FleetView, codes: IntArray, thresholds: BusyThresholds) -> RoutingError:
-    """The error to raise when no row is eligible: it says which rule removed whom.
+def _limits(
+    view: FleetView,
+    codes: IntArray,
+    thresholds: BusyThresholds,
+    prefill_tokens: IntArray,
+    decode_blocks: IntArray,
+) -> str:
+    """Each threshold that is set, and how far the busy rows are past it."""
+    busy = codes == WhyNot.BUSY
+    parts = []
+    if thresholds.prefill_tokens is not None and busy.any():
+        now = prefill_tokens[busy]
+        parts.append(f"prefill_tokens: limit {thresholds.prefill_tokens}, now {_span(now.min(), now.max())}")
+    known = busy & (view.capacity_blocks > 0)
+    if thresholds.decode_blocks is not None and known.any():
+        shares = np.round(decode_blocks[known] / view.capacity_blocks[known], 4)
+        parts.append(f"decode_blocks: limit {thresholds.decode_blocks:g}, now {_span(shares.min(), shares.max())}")
+    return "; ".join(parts)
+
+
+def _span(least: float, most: float) -> str:
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+def refusal(
+    request: RouteRequest,
+    view: FleetView,
+    codes: IntArray,
+    thresholds: BusyThresholds,
+    prefill_tokens: IntArray,
+    decode_blocks: IntArray,
+) -> RoutingError:
+    """The error to raise when no row is eligible: it says which rule removed whom, and where that is a limit, its
+    value and the current one.
 
     Priority: a pin that names nobody, then busy, then unavailable.
     """
@@ -91,6 +123,7 @@ def refusal(request: RouteRequest, view: FleetView, codes: IntArray, thresholds:
             "no workers are registered: start the router with --worker URL, --workers-file FILE or --sim N, or POST "
             "/workers on the admin port"
         )
+    limits = _limits(view, codes, thresholds, prefill_tokens, decode_blocks)
     if request.pin_worker is not None:
         if request.pin_worker not in removed:
             return BadRequest(
@@ -104,13 +137,10 @@ def refusal(request: RouteRequest, view: FleetView, codes: IntArray, thresholds:
                 f"worker '{request.pin_worker}' has no dp rank {request.pin_rank}", param="x-kvctl-dp-rank"
             )
         text = f"the pinned worker '{request.pin_worker}' cannot serve the request: {rule}"
-        return AllBusy(text) if rule == "busy" else NoWorkers(text)
+        return AllBusy(f"{text} ({limits})") if rule == "busy" else NoWorkers(text)
     listing = ", ".join(f"{worker}: {rule}" for worker, rule in sorted(removed.items())[:32])
     if "busy" in removed.values():
-        return AllBusy(
-            f"all workers that could serve the request are busy ({listing}); thresholds: decode_blocks "
-            f"{thresholds.decode_blocks}, prefill_tokens {thresholds.prefill_tokens}"
-        )
+        return AllBusy(f"all workers that could serve the request are busy ({listing}); {limits}")
     if all(rule == "rank_out_of_range" for rule in removed.values()):
         return BadRequest(f"no worker has dp rank {request.pin_rank}", param="x-kvctl-dp-rank")
     return NoWorkers(f"no worker can serve the request ({listing})")

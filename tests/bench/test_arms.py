@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import arms
-from bench.arms import Arm, ArmError, Child, Fleet, names_of, running_arms, started_routers
+from bench.arms import Arm, ArmError, ArmSpelling, Child, Fleet, names_of, running_arms, started_routers
 from bench.client.connection import Target
 
 READY = {"event": "ready", "url": "http://127.0.0.1:7", "admin": "http://127.0.0.1:8", "mode": "kv", "workers": 1}
@@ -51,12 +51,12 @@ def test_running_routers_are_named_by_the_user() -> None:
     ],
 )
 def test_a_url_that_is_not_understood_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ArmError, match=said):
+    with pytest.raises(ArmSpelling, match=said):
         running_arms([text])
 
 
 def test_two_arms_of_one_name_are_refused() -> None:
-    with pytest.raises(ArmError, match="two arms are named 'a'"):
+    with pytest.raises(ArmSpelling, match="two arms are named 'a'"):
         running_arms(["a=http://h:1", "a=http://h:2"])
 
 

@@ -41,6 +41,8 @@ def refused(*arguments: str) -> Problem:
         (("-o", "xml"), "table or json"),
         (("--worker", "ftp://h:1"), "only http:// engines"),
         (("--requests", "3"), "cannot fill"),
+        (("--url", "http://127.0.0.1:1"), "NAME=http://HOST:PORT wanted"),
+        (("--out", __file__), "name a folder"),
     ],
 )
 def test_a_mistake_is_a_usage_error_that_names_it(arguments: tuple[str, ...], said: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,6 +215,7 @@ def test_explain_sends_nothing_and_agrees_with_the_next_decision(kv_router: Runn
     kv_router.ask(prompt)
     before = kv_router.get("/loads")
     shown = kv_router.control.post("/explain", json={"model": "sim", "prompt": prompt}).json()
+    assert abs(shown["at"] - time.time()) < 3600  # seconds of the calendar, as in the records of decisions
     assert kv_router.get("/loads") == before
     decision = kv_router.decision(kv_router.ask(prompt))
     assert shown["winner"] == decision["winner"]

@@ -87,7 +87,9 @@ def test_a_worker_is_busy_only_if_all_its_ranks_are() -> None:
 def refused(made: Fleet, request: RouteRequest, thresholds: BusyThresholds = NONE, **load: list[int]) -> Exception:
     found = np.array(codes(made, request, thresholds, **load), np.int64)
     assert (found != 0).all()
-    return refusal(request, made.view, found, thresholds)
+    rows = len(made.view.workers)
+    prefill, decode = (np.array(load.get(name, [0] * rows), np.int64) for name in ("prefill", "decode"))
+    return refusal(request, made.view, found, thresholds, prefill, decode)
 
 
 def test_no_workers_at_all_says_how_to_add_one() -> None:
@@ -96,12 +98,20 @@ def test_no_workers_at_all_says_how_to_add_one() -> None:
     assert "--worker" in str(error)
 
 
-def test_all_busy_names_threshold_and_workers_and_is_529() -> None:
+def test_all_busy_names_workers_limit_and_current_value_and_is_529() -> None:
     error = refused(fleet("a"), asked(), BusyThresholds(prefill_tokens=5), prefill=[6])
     assert isinstance(error, AllBusy)
     assert error.status == 529
     assert "a: busy" in str(error)
-    assert "prefill_tokens 5" in str(error)
+    assert "prefill_tokens: limit 5, now 6" in str(error)
+    assert "None" not in str(error)
+
+
+def test_all_busy_tells_the_range_of_each_limit_that_is_set() -> None:
+    limits = BusyThresholds(decode_blocks=0.5, prefill_tokens=5)
+    error = refused(fleet("a", "b"), asked(), limits, prefill=[6, 0], decode=[20, 75])
+    assert "prefill_tokens: limit 5, now 0 to 6" in str(error)
+    assert "decode_blocks: limit 0.5, now 0.2 to 0.75" in str(error)
 
 
 def test_nobody_healthy_is_503_and_names_each_worker() -> None:
@@ -125,6 +135,7 @@ def test_a_busy_pin_is_named_and_not_rerouted() -> None:
     error = refused(fleet("a", "b"), asked(pin_worker="a"), BusyThresholds(prefill_tokens=5), prefill=[6, 0])
     assert isinstance(error, AllBusy)
     assert "pinned worker 'a'" in str(error)
+    assert "prefill_tokens: limit 5, now 6" in str(error)
 
 
 def test_a_rank_that_no_worker_has_is_the_callers_mistake() -> None:
