@@ -13,10 +13,14 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from router.events.endpoint import resolve_endpoint
 from router.model import WorkerSpec
 
 KEYS = ("id", "kv", "replay", "model", "device", "ranks", "block-size", "taint")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_HOST = re.compile(r"[A-Za-z0-9._~:%-]+")
+_PATH = re.compile(r"[A-Za-z0-9._~!$&'()*+;=:@%/-]*")
+_ENDPOINT = re.compile(r"(tcp|ipc|inproc)://[!-~]+")
 
 
 class SpecError(ValueError):
@@ -40,7 +44,7 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
     for key, values in fields.items():
         if key not in KEYS:
             raise SpecError(f"worker '{shown}': unknown key '{key}'; the keys are {', '.join(KEYS)}")
-        if len(values) > 1 and key != "taint":
+        if len(values) != 1 and key != "taint":
             raise SpecError(f"worker '{shown}': '{key}' is given {len(values)} times")
     url = _checked_url(url, shown)
     single = {key: values[0] for key, values in fields.items() if key != "taint"}
@@ -50,9 +54,10 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
     worker_id = single.get("id") or default_id(url)
     if not _ID.fullmatch(worker_id):
         raise SpecError(f"worker '{shown}': id '{worker_id}' may hold letters, digits and . _ : - only, 128 at most")
+    ranks = _count(single.get("ranks"), "ranks", 64, shown)
     for key in ("kv", "replay"):
-        if key in single and not re.match(r"(tcp|ipc|inproc)://.", single[key]):
-            raise SpecError(f"worker '{shown}': {key} must be a ZMQ endpoint such as tcp://host:5557")
+        if key in single:
+            _check_endpoint(single[key], key, ranks or 1, shown)
     return WorkerSpec(
         url=url,
         id=worker_id,
@@ -60,7 +65,7 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
         replay=single.get("replay"),
         model=single.get("model"),
         device=device,
-        ranks=_count(single.get("ranks"), "ranks", 64, shown),
+        ranks=ranks,
         block_size=_count(single.get("block-size"), "block-size", 65536, shown),
         taints=tuple(fields.get("taint", ())),
     )
@@ -69,23 +74,37 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
 def _checked_url(url: str, shown: str) -> str:
     if "://" not in url:
         url = "http://" + url
-    parts = urlsplit(url)
-    if parts.scheme != "http":
-        raise SpecError(f"worker '{shown}': only http:// engines are supported, not {parts.scheme}://")
     try:
-        port = parts.port
+        parts = urlsplit(url)
+        port = 80 if parts.port is None else parts.port
     except ValueError as error:
         raise SpecError(f"worker '{shown}': {error}") from None
-    if not parts.hostname or parts.username or parts.query or parts.fragment:
+    if parts.scheme != "http":
+        raise SpecError(f"worker '{shown}': only http:// engines are supported, not {parts.scheme}://")
+    name = parts.hostname or ""
+    if not _HOST.fullmatch(name) or not port or "@" in parts.netloc or parts.query or parts.fragment:
         raise SpecError(f"worker '{shown}': a worker is http://HOST:PORT[/PREFIX]")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"http://{host}:{port or 80}{parts.path.rstrip('/')}"
+    if not _PATH.fullmatch(parts.path):
+        raise SpecError(f"worker '{shown}': the path may hold only what a URL may; the rest is written %XX")
+    host = f"[{name}]" if ":" in name else name
+    return f"http://{host}:{port}{parts.path.rstrip('/')}"
+
+
+def _check_endpoint(endpoint: str, key: str, ranks: int, shown: str) -> None:
+    if not _ENDPOINT.fullmatch(endpoint):
+        raise SpecError(f"worker '{shown}': {key} must be a ZMQ endpoint such as tcp://host:5557")
+    try:
+        resolve_endpoint(endpoint, "*", ranks - 1)
+    except ValueError as error:
+        raise SpecError(f"worker '{shown}': {key}: {error}") from None
 
 
 def default_id(url: str) -> str:
     """`host-port`, and a short hash of the path where there is one: stable over restarts of the router."""
     parts = urlsplit(url)
-    name = f"{parts.hostname}-{parts.port or 80}".replace(":", "_")
+    host = parts.hostname or ""
+    name = f"ip6-{re.sub('[:%]', '_', host)}" if ":" in host else host
+    name += f"-{parts.port or 80}"
     if parts.path.strip("/"):
         name += "-" + hashlib.blake2s(parts.path.encode(), digest_size=3).hexdigest()
     return name
@@ -94,7 +113,7 @@ def default_id(url: str) -> str:
 def _count(value: str | None, key: str, most: int, shown: str) -> int | None:
     if value is None:
         return None
-    if not value.isdecimal() or not 1 <= int(value) <= most:
+    if not value.isdecimal() or len(value) > len(str(most)) or not 1 <= int(value) <= most:
         raise SpecError(f"worker '{shown}': {key} must be a whole number from 1 to {most}, not '{value}'")
     return int(value)
 
@@ -107,7 +126,7 @@ def read_workers_file(path: Path) -> list[WorkerSpec]:
         SpecError: unreadable, not understood, or two workers with one id; nothing is taken from such a file.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"workers file {path}: {error}") from None
     if path.suffix in (".yaml", ".yml", ".json"):
@@ -130,8 +149,8 @@ def check_unique(specs: list[WorkerSpec]) -> list[WorkerSpec]:
 def _from_yaml(text: str, path: Path) -> list[WorkerSpec]:
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SpecError(f"workers file {path}: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SpecError(f"workers file {path}: {' '.join(str(error).split())}") from None
     if isinstance(data, dict):
         unknown = set(data) - {"workers"}
         if unknown:

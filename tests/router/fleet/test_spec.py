@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router.fleet.spec import SpecError, check_unique, parse_spec, read_workers_file
+from router.fleet.spec import SpecError, check_unique, parse_spec, read_workers_file, spec_from_item
 from router.model import WorkerSpec
 
 
@@ -44,11 +44,43 @@ def test_two_paths_on_one_address_get_different_ids() -> None:
         ("http://h:1,id=a,id=b", "'id' is given 2 times"),
         ("http://h:1,kv=h:5", "kv must be a ZMQ endpoint"),
         ("http://user:pw@h:1", "HOST:PORT"),
+        ("http://:pw@h:1", "HOST:PORT"),
+        ("http://h:0", "HOST:PORT"),
+        ("http://a b:1,id=a", "HOST:PORT"),
+        ("http://h:1/a b", "the path may hold"),
+        ("http://h:1/\u0436", "the path may hold"),
+        ("http://[::1", "Invalid IPv6 URL"),
+        ("http://h:1,ranks=" + "9" * 5000, "ranks must be"),
+        ("http://h:1,kv=tcp://h", "kv: .*expected tcp://HOST:PORT"),
+        ("http://h:1,replay=tcp://h:5 6", "replay must be a ZMQ endpoint"),
+        ("http://h:1,ranks=4,kv=tcp://h:65533", "dp rank 3"),
     ],
 )
 def test_a_mistake_in_a_spec_is_named(text: str, named: str) -> None:
     with pytest.raises(SpecError, match=named):
         parse_spec(text)
+
+
+def test_an_ipv6_worker_gets_an_id_from_its_address() -> None:
+    assert parse_spec("http://[::1]:80") == WorkerSpec(url="http://[::1]:80", id="ip6-__1-80")
+
+
+def test_a_key_with_an_empty_list_of_values_is_a_mistake() -> None:
+    with pytest.raises(SpecError, match="'id' is given 0 times"):
+        spec_from_item({"url": "http://h:1", "id": []}, "item")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_have_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "workers.txt"
+    path.write_bytes(b"\xef\xbb\xbfhttp://h:1,id=a\r\nhttp://h:2,id=b\r\n")
+    assert [spec.id for spec in read_workers_file(path)] == ["a", "b"]
+
+
+def test_a_file_that_nests_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "workers.yaml"
+    path.write_text("[" * 10_000)
+    with pytest.raises(SpecError, match="workers file"):
+        read_workers_file(path)
 
 
 def test_two_workers_with_one_id_are_refused() -> None:
