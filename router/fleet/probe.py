@@ -16,6 +16,7 @@ import msgspec
 
 MAX_ANSWER = 8 << 20
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
+_LONGEST_NAME = 256
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -78,12 +79,10 @@ class Prober:
         models = await self._json(f"{url}/v1/models")
         if isinstance(models, dict) and isinstance(models.get("data"), list):
             cards = [card for card in models["data"][:1000] if isinstance(card, dict)]
-            facts.models = tuple(card["id"] for card in cards if isinstance(card.get("id"), str))
-            lengths = [card["max_model_len"] for card in cards if isinstance(card.get("max_model_len"), int)]
-            facts.max_model_len = min(lengths) if lengths else None
+            facts.models, facts.max_model_len = _models(cards)
         version = await self._json(f"{url}/version")
         if isinstance(version, dict) and isinstance(version.get("version"), str):
-            facts.version = version["version"][:100]
+            facts.version = _name(version["version"][:100])
         metrics = await self._get(f"{url}/metrics")
         if metrics is not None:
             facts.block_size, facts.capacity_blocks = cache_config(metrics.decode("utf-8", "replace"))
@@ -96,7 +95,7 @@ class Prober:
             return None
         try:
             return msgspec.json.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
 
     async def _get(self, url: str) -> bytes | None:
@@ -114,6 +113,19 @@ class Prober:
             return None
 
 
+def _models(cards: list[dict[str, Any]]) -> tuple[tuple[str, ...], int | None]:
+    """(names, shortest context) of an engine's model cards; what cannot be a name or a length is left out."""
+    names = (_name(card.get("id")) for card in cards)
+    lengths = [card.get("max_model_len") for card in cards]
+    known = [length for length in lengths if type(length) is int and length > 0]
+    return tuple(dict.fromkeys(name for name in names if name)), min(known, default=None)
+
+
+def _name(given: Any) -> str | None:
+    """A name that can stand in a log line: printable, and not endless."""
+    return given if isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_NAME else None
+
+
 def _short(error: BaseException) -> str:
     return (str(error) or type(error).__name__)[:200]
 
@@ -128,27 +140,25 @@ def cache_config(metrics: str) -> tuple[int | None, int | None]:
 
 
 def _positive(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and 0 < int(text) < 1 << 31 else None
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,10}", text) and 0 < int(text) < 1 << 31 else None
 
 
 def event_sources(data: Any) -> list[EventSource]:
     """The ZMQ publishers in vLLM's answer to `GET /kv_event_sources`: a map from dp rank to its configuration."""
     if not isinstance(data, dict):
         return []
-    sources = []
+    sources: dict[int, EventSource] = {}
     for rank, config in list(data.items())[:64]:
-        if not (isinstance(rank, str) and rank.isdecimal() and isinstance(config, dict)):
+        if not (isinstance(rank, str) and re.fullmatch("[0-9]{1,4}", rank) and isinstance(config, dict)):
             continue
         endpoint, replay = config.get("endpoint"), config.get("replay_endpoint")
         if config.get("publisher", "zmq") != "zmq" or not isinstance(endpoint, str):
             continue
         topic = config.get("topic")
-        sources.append(
-            EventSource(
-                rank=int(rank),
-                endpoint=endpoint,
-                replay_endpoint=replay if isinstance(replay, str) else None,
-                topic=topic if isinstance(topic, str) else "",
-            )
+        sources[int(rank)] = EventSource(
+            rank=int(rank),
+            endpoint=endpoint,
+            replay_endpoint=replay if isinstance(replay, str) else None,
+            topic=topic if isinstance(topic, str) else "",
         )
-    return sources
+    return list(sources.values())

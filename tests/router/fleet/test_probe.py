@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from router.fleet.probe import EventSource, cache_config, event_sources
+import asyncio
+
+import pytest
+
+from router.fleet.probe import EngineFacts, EventSource, Prober, cache_config, event_sources
 
 
 def test_block_size_and_blocks_are_read_from_vllms_gauge() -> None:
@@ -34,3 +38,54 @@ def test_a_null_publisher_or_nonsense_is_no_source() -> None:
     assert event_sources({"x": {}, "0": 3}) == []
     assert event_sources([1]) == []
     assert event_sources(None) == []
+
+
+def test_a_rank_that_is_named_twice_is_one_source() -> None:
+    config = {"endpoint": "tcp://*:1"}
+    assert [source.rank for source in event_sources({"0": config, "00": config, "1": config})] == [0, 1]
+
+
+def test_numbers_of_thousands_of_digits_are_nonsense() -> None:
+    endless = "9" * 5000
+    assert event_sources({endless: {"endpoint": "tcp://*:1"}}) == []
+    assert cache_config(f'vllm:cache_config_info{{block_size="{endless}",num_gpu_blocks="7"}} 1.0\n') == (None, 7)
+
+
+def facts(answers: dict[str, bytes]) -> EngineFacts:
+    """What a prober learns from an engine that answers so, and 404 to the rest."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+        body = answers.get(path)
+        status = b"404 Not Found" if body is None else b"200 OK"
+        writer.write(b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (status, len(body or b"")))
+        writer.write(body or b"")
+        writer.close()
+
+    async def ask() -> EngineFacts:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        prober = Prober(20)
+        try:
+            return await prober.facts(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        finally:
+            await prober.close()
+            server.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("length", [b"-1", b"0", b"true", b"1.5", b'"x"', b"null"])
+def test_a_context_length_that_is_none_is_unknown(length: bytes) -> None:
+    found = facts({"/v1/models": b'{"data": [{"id": "m", "max_model_len": %b}]}' % length})
+    assert (found.models, found.max_model_len) == (("m",), None)
+
+
+def test_a_model_name_with_line_breaks_or_without_end_is_left_out() -> None:
+    names = b'{"data": [{"id": "a\\nERROR b"}, {"id": ""}, {"id": "%b"}, {"id": "m"}, {"id": "m"}]}' % (b"x" * 300)
+    assert facts({"/v1/models": names}).models == ("m",)
+
+
+def test_an_answer_that_nests_without_end_is_no_answer() -> None:
+    deep = b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    found = facts({"/v1/models": deep, "/kv_event_sources": deep, "/version": b'{"version": "0.32"}'})
+    assert (found.models, found.sources, found.version) == ((), [], "0.32")
