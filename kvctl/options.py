@@ -39,14 +39,22 @@ def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
     known = {param.name: param for param in ctx.command.params if param.name not in ("config", "help")}
     defaults: dict[str, Any] = {}
     for key, value in keys.items():
-        name = {parameter_key(param): param.name for param in known.values()}.get(key.replace("_", "-"))
-        if name is None:
+        param = {parameter_key(param): param for param in known.values()}.get(str(key).replace("_", "-"))
+        if param is None or param.name is None:
             raise Problem(
                 f"{path}: unknown key '{key}'; `kvctl {command} --help` lists the options, which are the keys"
             )
-        defaults[name] = value
+        defaults[param.name] = _value(param, value, f"{path}: '{key}'")
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path
+
+
+def _value(param: Any, value: Any, shown: str) -> Any:
+    """The value as the option takes it; one value stands for a list of one where an option may be repeated."""
+    values = value if isinstance(value, list) else [value]
+    if any(isinstance(one, dict | list) for one in values) or (isinstance(value, list) and not param.multiple):
+        raise Problem(f"{shown} must be {'a value or a list of values' if param.multiple else 'one value'}")
+    return values if param.multiple and value is not None else value
 
 
 def parameter_key(param: Any) -> str:
@@ -56,7 +64,7 @@ def parameter_key(param: Any) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Problem(f"config file {path}: {error}") from None
     if path.suffix in (".yaml", ".yml"):
@@ -64,14 +72,14 @@ def _read(path: Path) -> dict[str, Any]:
 
         try:
             data = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise Problem(f"config file {path}: {' '.join(str(error).split())}") from None
     else:
         import tomllib
 
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise Problem(f"config file {path}: {error}") from None
     if not isinstance(data, dict):
         raise Problem(f"config file {path}: expected a table of options")

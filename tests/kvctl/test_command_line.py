@@ -70,6 +70,12 @@ def test_a_table_of_the_command_and_underscores_are_understood(tmp_path: Path) -
         ("a.yaml", "- 1", "expected a table"),
         ("a.yaml", "a: [", "a.yaml"),
         ("a.toml", "toy = 1", "'toy' must be a table"),
+        ("a.yaml", "1: 2", "unknown key '1'"),
+        ("a.yaml", "[" * 10_000, "a.yaml"),
+        ("a.toml", "some-size = " + "[" * 10_000, "a.toml"),
+        ("a.toml", "some-size = [1]", "'some-size' must be one value"),
+        ("a.toml", "name = [['a']]", "'name' must be a value or a list of values"),
+        ("a.toml", "name = {a = 1}", "'name' must be a value or a list of values"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, name: str, text: str, named: str) -> None:
@@ -77,6 +83,18 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, name: str, text: str, na
     file.write_text(text)
     with pytest.raises(Problem, match=named):
         run("--config", str(file))
+
+
+def test_one_value_is_a_list_of_one_for_an_option_that_may_be_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "kvctl.toml"
+    file.write_text("name = 'http://h:1'\n")
+    assert run("--config", str(file)) == "1 http://h:1"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "kvctl.toml"
+    file.write_bytes(b"\xef\xbb\xbfsome-size = 2\n")
+    assert run("--config", str(file)) == "2"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
