@@ -274,10 +274,7 @@ def threshold_settings(decode_blocks: float | None, prefill_tokens: int | None) 
 
 
 def _guess_path(raw: bytes) -> str:
-    try:
-        data = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    data = _json_value(raw)
     if isinstance(data, dict):
         if "messages" in data:
             return "/v1/chat/completions"
@@ -296,16 +293,22 @@ async def _raw(request: Request) -> bytes:
 
 
 async def _body(request: Request) -> Any:
+    return _json_value(await _raw(request))
+
+
+def _json_value(raw: bytes) -> Any:
     try:
-        return msgspec.json.decode(await _raw(request))
+        return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise BadRequest("the body is not valid JSON for this server: it is nested too deeply") from None
 
 
 def _count(text: str | None, default: int, most: int) -> int:
     if text is None:
         return default
-    if not text.isdecimal() or not 1 <= int(text) <= most:
+    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
         raise BadRequest(f"limit must be a whole number from 1 to {most}", param="limit")
     return int(text)
 

@@ -44,7 +44,7 @@ def decode_usage(document: bytes) -> Usage | None:
     """The usage in a JSON document: a whole answer, or the data of one event."""
     try:
         found = _decode(document)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     usage = found.usage
     if usage is None and found.response is not None:

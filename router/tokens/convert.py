@@ -79,8 +79,9 @@ def _add_item(messages: list[Message], item: dict[str, Any], fresh: int) -> bool
         messages.append({"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")})
         return True
     if kind == "reasoning":
-        parts = item.get("content") or item.get("summary") or [{}]
-        _fill(messages, previous, "reasoning", str(parts[0].get("text", "")) if isinstance(parts[0], dict) else "")
+        parts = item.get("content") or item.get("summary")
+        part = parts[0] if isinstance(parts, list) and parts else None
+        _fill(messages, previous, "reasoning", str(part.get("text", "")) if isinstance(part, dict) else "")
         return not item.get("encrypted_content")
     role = item.get("role")
     if not isinstance(role, str):

@@ -102,7 +102,7 @@ async def fetch(http: EngineHttp, base: str, asked: bytes, seconds: float) -> Fe
     try:
         found = _decoder.decode(answer.body)
         ids = parse_ids(found.tokens)
-    except (msgspec.DecodeError, BadTokenIds) as error:
+    except (msgspec.DecodeError, RecursionError, BadTokenIds) as error:
         return Fetched(None, answer.status, f"its answer holds no token ids: {error}")
     ids.setflags(write=False)
     return Fetched(ids, 200, max_model_len=found.max_model_len)

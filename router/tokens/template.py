@@ -264,7 +264,7 @@ def read_template(folder: Path, config: dict[str, Any]) -> str | dict[str, str] 
     if legacy.is_file():
         try:
             found = msgspec.json.decode(legacy.read_bytes())
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadTemplate(f"{legacy} is not valid JSON: {error}") from None
         return _named(found.get("chat_template") if isinstance(found, dict) else found, str(legacy))
     return extra or None

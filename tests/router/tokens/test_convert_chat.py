@@ -5,8 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from router.tokens.body import parse
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.model import BadRequest
+from router.tokens.approximate import approximate
+from router.tokens.body import PATHS, parse
 from router.tokens.chat import Chat
+from router.tokens.remote import question
 
 
 def chat(path: str, **fields: Any) -> Chat:
@@ -141,3 +148,57 @@ def test_tools_that_change_on_the_way_are_not_followed() -> None:
 
 def test_disabled_thinking_is_no_effort() -> None:
     assert messages({"role": "user", "content": "x"}, thinking={"type": "disabled"}).reasoning_effort == "none"
+
+
+@pytest.mark.parametrize("content", [3, "text", {"a": 1}, [3], [None], [{"text": 3}], [[]]])
+def test_reasoning_that_is_no_list_of_parts_is_not_the_routers_business(content: Any) -> None:
+    assert responses([{"type": "reasoning", "content": content}]).messages[-1]["role"] == "assistant"
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(("type", "role", "content", "text", "source", "name", "input", "function", "summary")),
+            inner
+            | st.sampled_from(
+                (
+                    "message",
+                    "user",
+                    "assistant",
+                    "system",
+                    "reasoning",
+                    "function_call",
+                    "tool_use",
+                    "tool_result",
+                    "text",
+                )
+            ),
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+_FIELDS = (
+    "input",
+    "messages",
+    "system",
+    "tools",
+    "instructions",
+    "reasoning",
+    "chat_template_kwargs",
+    "thinking",
+    "prompt",
+)
+
+
+@given(st.sampled_from(sorted(PATHS)), st.dictionaries(st.sampled_from(_FIELDS), _JSON, min_size=1))
+@settings(max_examples=300, deadline=None)
+def test_a_body_of_any_shape_is_read_or_refused_and_never_breaks_the_router(path: str, fields: dict[str, Any]) -> None:
+    try:
+        body = parse(path, json.dumps(fields).encode())
+    except BadRequest:
+        return
+    approximate(body)
+    question(body)
