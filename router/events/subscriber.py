@@ -3,8 +3,8 @@ loop.
 
 One thread holds a SUB socket a source (and a DEALER while it asks for a replay), decodes the frames, keeps
 them in order (`order.py`) and queues the result; the loop takes it in slices of half a millisecond. The wire
-is vLLM's: topic, 8-byte big-endian sequence number, payload; a replay request is `["", first]`, its answers
-`["", seq, payload]`, the end seq -1.
+is vLLM's: topic, sequence number (8 bytes, big-endian, signed), payload; a replay request is `["", first]`,
+its answers `["", seq, payload]`, the end seq -1.
 
 Epochs: when a connection breaks, its SUB socket is thrown away with everything it still holds, so that what
 comes from the new one is of the new connection only; then `Cleared` is delivered and the source is learnt
@@ -45,6 +45,7 @@ __all__ = ["Cleared", "Delivery", "EventListener", "Events", "Lost", "Source", "
 log = logging.getLogger(__name__)
 
 END_OF_REPLAY: Final = b"\xff" * 8
+_ENDLESS: Final = 1 << 62
 _A_TURN: Final = 64
 _SLICE: Final = 0.0005
 _AGAIN: Final = 5.0
@@ -223,10 +224,10 @@ class EventListener:
             link.close(self._watch)
 
     def _guarded(self, link: Link, step: Callable[[EventListener, Link], None]) -> None:
-        """A socket error concerns its source only: note it, and connect again a little later."""
+        """An error concerns its source only: note it, and connect again a little later."""
         try:
             step(self, link)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, OSError, ValueError) as error:
             link.state.error = str(error)
             log.warning("KV events of worker %s at %s: %s", link.source.worker_id, link.source.endpoint, error)
             link.close(self._watch)
@@ -270,7 +271,11 @@ class EventListener:
                 link.hang_up(self._watch)
                 self._act(link, link.order.replay_ended(now))
                 return
-            self._act(link, link.order.replayed(int.from_bytes(frames[-2], "big"), frames[-1], now))
+            seq = int.from_bytes(frames[-2], "big", signed=True)
+            if not 0 <= seq < _ENDLESS:
+                link.state.malformed += 1
+                continue
+            self._act(link, link.order.replayed(seq, frames[-1], now))
         self._watch.ready[link, Part.DEALER] = None
 
     def _serve_sub(self, link: Link) -> None:
@@ -279,10 +284,11 @@ class EventListener:
             frames = link.receive(Part.SUB)
             if frames is None:
                 return
-            if len(frames) != 3 or len(frames[1]) != 8:
+            seq = int.from_bytes(frames[1], "big", signed=True) if len(frames) == 3 and len(frames[1]) == 8 else -1
+            if not 0 <= seq < _ENDLESS:
                 link.state.malformed += 1
                 continue
-            self._act(link, link.order.live(int.from_bytes(frames[1], "big"), frames[2], time.monotonic()))
+            self._act(link, link.order.live(seq, frames[2], time.monotonic()))
         self._watch.ready[link, Part.SUB] = None
 
     _SERVE: Final[dict[Part, Callable[[EventListener, Link], None]]] = {

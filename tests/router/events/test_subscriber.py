@@ -283,6 +283,21 @@ async def test_malformed_frames_are_counted_and_the_next_is_delivered(listener, 
     assert listener.states()["w", 0].malformed == 3
 
 
+@pytest.mark.parametrize("seq", [2**64 - 2, 2**63, 2**63 - 1])
+async def test_a_sequence_number_beyond_all_counting_is_malformed_and_stops_no_other_source(
+    listener, seen, engines, seq
+) -> None:
+    mad, other = engines(), engines(first_token=5)
+    listen(listener, mad)
+    listen(listener, other, rank=1)
+    mad.send(seq - 3, mad.payload(0))
+    mad.send(seq, mad.payload(0))
+    await until(lambda: listener.states()["w", 0].malformed == 2)
+    other.publish(1)
+    mad.publish(1)
+    await until(lambda: len(seen.frames) == 2)
+
+
 async def test_events_left_out_are_counted(listener, seen, engines) -> None:
     engine = engines(replay=False)
     listen(listener, engine)
