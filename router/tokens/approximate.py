@@ -22,6 +22,7 @@ from router.tokens.token_ids import NO_TOKENS, Tokens
 
 BYTES_A_TOKEN = 4
 _LARGE = 1024
+_DEEPEST = 32
 _MARK = b"\x1e"
 _encoder = msgspec.json.Encoder()
 
@@ -44,29 +45,40 @@ def canonical(chat: Chat) -> bytes:
     """One serialisation of tools and messages; that of a longer chat begins with that of the shorter."""
     parts: list[bytes] = []
     for tool in chat.tools or ():
-        parts += (_encoder.encode(tool), _MARK)
+        parts += (_json(tool), _MARK)
     for message in chat.messages:
         parts += (str(message["role"]).encode("utf-8", "surrogatepass"), b"\n")
         content = message.get("content")
         if isinstance(content, str):
             parts.append(content.encode("utf-8", "surrogatepass"))
         elif content is not None:
-            parts.append(_encoder.encode(_small(content)))
+            parts.append(_json(_small(content)))
         for key in ("reasoning", "reasoning_content", "tool_calls", "tool_call_id", "name"):
             if message.get(key) is not None:
-                parts.append(_encoder.encode(message[key]))
+                parts.append(_json(message[key]))
         parts.append(_MARK)
     return b"".join(parts)
 
 
-def _small(content: Any) -> Any:
-    """Parts as they are, but for media, whose data would count as text: a digest stands for it."""
+def _json(value: Any) -> bytes:
+    """As JSON; nothing for what nests more deeply than can be written."""
+    try:
+        return _encoder.encode(value)
+    except RecursionError:
+        return b""
+
+
+def _small(content: Any, depth: int = 0) -> Any:
+    """Parts as they are, but for media, whose data would count as text: a digest stands for it. No prompt nests
+    deeply: what does is left out."""
+    if depth > _DEEPEST:
+        return None
     if isinstance(content, dict):
         if isinstance(content.get("text"), str):
             return content["text"]
-        return {key: _small(value) for key, value in content.items()}
+        return {key: _small(value, depth + 1) for key, value in content.items()}
     if isinstance(content, list):
-        return [_small(part) for part in content]
+        return [_small(part, depth + 1) for part in content]
     if isinstance(content, str) and len(content) > _LARGE:
         return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return content

@@ -148,7 +148,10 @@ class RemoteTokenizer:
         asked = question(body)
         if asked is None:
             return None
-        raw = b"" if body.size > self._max_bytes else _encoder.encode(asked)
+        try:
+            raw = b"" if body.size > self._max_bytes else _encoder.encode(asked)
+        except RecursionError:  # it nests more deeply than can be written
+            raw = b""
         if not raw or len(raw) > self._max_bytes:
             self.stats.skipped += 1
             return None

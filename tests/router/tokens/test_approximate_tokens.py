@@ -6,12 +6,16 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.model import BadRequest
 from router.tokens.approximate import approximate, canonical, of_bytes
 from router.tokens.body import parse
 from router.tokens.chat import Chat
+from router.tokens.engine_http import EngineHttp
+from router.tokens.remote import RemoteTokenizer
 
 MESSAGE = st.fixed_dictionaries(
     {"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text(max_size=20)}
@@ -74,3 +78,23 @@ def test_texts_and_chats_of_a_body_are_approximated() -> None:
 
 def test_embedded_prompts_have_no_tokens() -> None:
     assert ids_of("/v1/completions", prompt_embeds="AAAA") == []
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("field", ["content", "tool_calls", "tools"])
+def test_what_nests_deeply_is_approximated_too(field: str, opening: str, closing: str) -> None:
+    """Down to the depth that the JSON parser takes: what it takes has to be taken by all that comes after it."""
+    remote = RemoteTokenizer(list, EngineHttp())
+    taken = 0
+    for depth in range(1000, 700, -1):
+        deep = opening * depth + "1" + closing * depth
+        message = '{"role": "user", "content": "x"}' if field == "tools" else f'{{"role": "user", "{field}": {deep}}}'
+        tools = f', "tools": [{{"a": {deep}}}]' if field == "tools" else ""
+        try:
+            body = parse("/v1/chat/completions", f'{{"messages": [{message}]{tools}}}'.encode())
+        except BadRequest:
+            continue
+        assert approximate(body).size
+        remote.prepare(body)
+        taken += 1
+    assert taken
