@@ -108,6 +108,8 @@ class RouterCollector(Collector):
         yield _gauge("kvctl_open_requests", "Requests being served", plane.open_requests)
         yield _gauge("kvctl_connections", "Open client connections", plane.connections)
         yield _counter("kvctl_bad_requests", "Requests refused by the HTTP parser", plane.bad_requests)
+        yield _counter("kvctl_faults", "Internal errors on the request path; the log has each", plane.faults)
+        yield _counter("kvctl_unwatched_answers", "Answers that could not be followed to the end", plane.unwatched)
         yield _counter("kvctl_upstream_connections", "Connections opened to engines", plane.upstream_opened)
         yield _counter("kvctl_upstream_reused", "Requests sent on a kept connection", plane.upstream_reused)
         yield _counter("kvctl_retries", "Legs started after another leg failed", stats.retries)

@@ -13,10 +13,10 @@ from router.proxy.interface import Outcome, PlaneStats
 
 
 def scraped(
-    stats: RouterStats, core: RoutingCore | None = None
+    stats: RouterStats, core: RoutingCore | None = None, plane: PlaneStats | None = None
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     registry = CollectorRegistry()
-    registry.register(RouterCollector(core or RoutingCore(CoreSettings(seed=1)), stats, PlaneStats(requests=4)))
+    registry.register(RouterCollector(core or RoutingCore(CoreSettings(seed=1)), stats, plane or PlaneStats()))
     text = generate_latest(registry).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -49,6 +49,13 @@ def test_predicted_and_reported_tokens_are_kept_apart() -> None:
     assert found["kvctl_joined_predicted_tokens_total", ()] == 160
     assert found["kvctl_engine_reused_tokens_total", ()] == 96
     assert found["kvctl_exact_predictions_total", ()] == 1
+
+
+def test_internal_errors_are_counted_where_they_can_be_seen() -> None:
+    found = scraped(RouterStats(), plane=PlaneStats(requests=4, faults=3, unwatched=2))
+    assert found["kvctl_requests_total", ()] == 4
+    assert found["kvctl_faults_total", ()] == 3
+    assert found["kvctl_unwatched_answers_total", ()] == 2
 
 
 def test_a_removed_worker_leaves_the_labels() -> None:
