@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Annotated
 
-from kvctl.errors import Problem
+from kvctl.errors import FAILED, Problem
 from kvctl.options import ConfigFile, option
 
 _FLEET = "Fleet"
@@ -280,6 +280,9 @@ def serve(
     if log_level not in ("debug", "info", "warning", "error"):
         raise Problem(f"--log-level must be debug, info, warning or error, not '{log_level}'")
 
+    from kvctl.kernels import ensure_cache
+
+    ensure_cache()
     from router.admin.app import threshold_settings
     from router.core import CoreSettings
     from router.dispatch import DispatchSettings
@@ -313,9 +316,12 @@ def serve(
 
     with contextlib.ExitStack() as stack:
         if sim:
-            from bench.sim.fleet import SimFleet
+            from bench.sim.fleet import FleetError, SimFleet
 
-            fleet = stack.enter_context(SimFleet(sim, speedup=sim_speedup))
+            try:
+                fleet = stack.enter_context(SimFleet(sim, speedup=sim_speedup))
+            except FleetError as error:
+                raise Problem(str(error), code=FAILED) from None
             specs += [
                 parse_spec(f"{engine.url},id={engine.id},kv={engine.kv},replay={engine.replay}")
                 for engine in fleet.engines

@@ -246,6 +246,9 @@ def sim(
     [bold]curl http://127.0.0.1:8100/v1/completions -H 'content-type: application/json'
     -d '{"prompt": "def main", "max_tokens": 8}'[/bold]
     """
+    from kvctl.kernels import ensure_cache
+
+    ensure_cache()
     from bench.sim.api import ApiConfig
     from bench.sim.engine import EngineConfig
     from bench.sim.events import PublisherConfig
