@@ -6,7 +6,9 @@ refuse to start. Must be called before numba is imported; the child processes in
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -18,9 +20,10 @@ def ensure_cache() -> None:
         return
     folder = tempfile.mkdtemp(prefix="kvctl-kernels-")
     os.environ["NUMBA_CACHE_DIR"] = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     print(
-        f"kvctl: neither the package's folder nor the home folder can be written to: compiled kernels go to {folder}, "
-        "and the next start compiles them again; set NUMBA_CACHE_DIR to a folder that stays",
+        f"kvctl: neither the package's folder nor the home folder can be written to: compiled kernels go to {folder} "
+        "for this run, and the next one compiles them again; set NUMBA_CACHE_DIR to a folder that stays",
         file=sys.stderr,
     )
 

@@ -49,12 +49,12 @@ class SimFleet:
 
     Args:
         count: engines.
-        timeout: seconds until the child has to be ready.
+        timeout: seconds until the child has to be ready; a first start compiles its kernels in them.
         options: options of `kvctl sim`, with underscores: `block_size=32`, `speedup=10`; True is a bare flag.
             Only these count: the child does not see the KVCTL_ variables of our environment.
     """
 
-    def __init__(self, count: int, *, timeout: float = 60.0, **options: Option) -> None:
+    def __init__(self, count: int, *, timeout: float = 180.0, **options: Option) -> None:
         self.count = count
         self.timeout = timeout
         self.engines: list[SimEngine] = []
