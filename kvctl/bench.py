@@ -278,7 +278,7 @@ def bench(
 
         show(outcome.verdict, Console())
     if out is not None:
-        errors.print(f"written to {out}", highlight=False)
+        errors.print(f"written to {out}; to look at: {out / 'report.html'}", highlight=False, soft_wrap=True)
     if outcome.verdict.exit_code:
         raise typer.Exit(outcome.verdict.exit_code)
 

@@ -33,7 +33,7 @@ def explain(
     output: Annotated[str, option("--output", "-o", help="table or json.")] = "table",
     config: ConfigFile = None,
 ) -> None:
-    """Why a request went, or would go, where it does.
+    """Why a request went, or would go, where it does. The answer to each request carries the id in its headers.
 
     Examples:
 
@@ -46,6 +46,8 @@ def explain(
     given = [value for value in (decision, prompt, request) if value is not None]
     if len(given) != 1:
         raise Problem("give one of: a decision or request id, --prompt TEXT, --request FILE")
+    if not admin.startswith(("http://", "https://")):
+        raise Problem(f"--admin is a URL such as http://127.0.0.1:9090, not '{admin}'")
 
     from urllib.parse import quote
 
@@ -73,6 +75,8 @@ def explain(
         ) from None
     if answer.status_code != 200:
         message = data.get("error", {}).get("message") if isinstance(data, dict) else None
+        if message and message.startswith("no such path"):
+            message = f"{admin} is not a router's admin port (`kvctl serve` names it when it starts): {message}"
         raise Problem(message or f"the router answered {answer.status_code}", code=FAILED)
     if output == "json":
         typer.echo(msgspec.json.encode(data).decode())

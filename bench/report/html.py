@@ -5,10 +5,16 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from bench.report.markdown import DOES_NOT_COUNT
 from bench.report.plots import MissingLibrary, pictures
 from bench.verdict import Verdict
 
 _STATS = ("mean", "p50", "p90", "p95", "p99")
+_WORDS = (
+    "TTFT: from the scheduled time to the first token. ITL: mean time between tokens, one value a request. "
+    "E2E: from the scheduled time to the last token. Load CV: spread of requests over workers, 0 is even. "
+    "Stable: the queue did not grow over a block."
+)
 _STYLE = """
 :root{color-scheme:light}*{box-sizing:border-box}
 body{font:16px/1.5 system-ui,sans-serif;color:#212529;background:#fff;max-width:68rem;margin:0 auto;padding:1rem}
@@ -18,7 +24,8 @@ h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
 th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #dee2e6;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.3rem}svg{width:100%;height:auto;max-width:44rem}
-code{overflow-wrap:anywhere}dt{font-weight:600}dd{margin:0 0 .4rem}
+code{overflow-wrap:anywhere}dt{font-weight:600}dd{margin:0 0 .4rem}.small{font-size:.9rem;color:#495057}
+@media(max-width:36rem){table{font-size:.85rem}th,td{padding:.15rem .3rem}}
 """
 
 
@@ -44,14 +51,16 @@ def html(data: dict[str, Any], verdict: Verdict) -> tuple[str, str | None]:
         f"<h1>kvctl bench: {escape(names)}</h1>",
         f"<div class='verdict{'' if said['valid'] else ' void'}'>",
         *(f"<p>{escape(sentence)}</p>" for sentence in said["summary"]),
+        *([] if said["valid"] else [f"<p>{escape(DOES_NOT_COUNT)}</p>"]),
         "</div>",
         *_list("Why the run does not count", said["reasons"]),
+        *_list("Notes", said["notes"]),
         *_gates(said["gates"]),
         "<h2>Arms</h2>",
         _table(["", *(arm["name"] for arm in data["arms"])], _arm_rows(data["arms"])),
+        f"<p class=small>{escape(_WORDS)}</p>",
         *_comparisons(data["comparisons"]),
         *(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" for title, svg in drawn),
-        *_list("Notes", said["notes"]),
         "<h2>How it was measured</h2>",
         *_provenance(data),
         "</body></html>",
@@ -84,10 +93,14 @@ def _arm_rows(arms: list[dict[str, Any]]) -> list[list[str]]:
             cells = [_number(arm["metrics"][metric].get(stat), digits, arm["failed"]) for arm in arms]
             rows.append([f"{label} {stat}, ms", *cells])
     rows.append(["longest gap p95, ms", *(_number(arm["metrics"]["stall_ms"].get("p95"), 1, 0) for arm in arms)])
-    for label, name in (("prompt tokens from cache", "cached_token_ratio"), ("predicted", "predicted_cached_ratio")):
+    for label, name in (
+        ("prompt tokens from cache", "cached_token_ratio"),
+        ("predicted by the router", "predicted_cached_ratio"),
+    ):
         rows.append([label, *(_share(arm["metrics"][name]) for arm in arms)])
     rows.append(["output tokens/s", *(_number(arm["metrics"]["output_tok_s"], 0, 0) for arm in arms)])
-    rows.append(["requests within SLO", *(_share(arm["metrics"]["goodput"]) for arm in arms)])
+    if any(arm["metrics"]["goodput"] is not None for arm in arms):
+        rows.append(["requests within SLO", *(_share(arm["metrics"]["goodput"]) for arm in arms)])
     rows.append(["load CV over workers", *(_number(arm["metrics"]["load_cv"], 2, 0) for arm in arms)])
     rows.append(["decision p50, µs", *(_number(arm["metrics"]["decision_us"].get("p50"), 0, 0) for arm in arms)])
     rows.append(["sent late p99, ms", *(_number(arm["metrics"]["sched_lag_ms"].get("p99"), 2, 0) for arm in arms)])

@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 _STATS = ("mean", "p50", "p95", "p99")
+DOES_NOT_COUNT = (
+    "The numbers are shown, but nothing follows from them. If the machine was busy, run it again when it is idle, or "
+    "with a lower --rate; docs/bench.md says what each reason means."
+)
 
 
 def markdown(data: dict[str, Any]) -> str:
     """`data`: the content of result.json."""
     verdict, source = data["verdict"], data["provenance"]
     lines = ["# kvctl bench", ""]
-    lines += [f"**{sentence}**" for sentence in verdict["summary"]] + [""]
+    for sentence in verdict["summary"]:
+        lines += [f"**{sentence}**", ""]
+    if not verdict["valid"]:
+        lines += [DOES_NOT_COUNT, ""]
     arms = data["arms"]
     lines.append("| | " + " | ".join(arm["name"] for arm in arms) + " |")
     lines.append("|---|" + "---:|" * len(arms))
@@ -36,7 +43,7 @@ def markdown(data: dict[str, Any]) -> str:
     for gate in verdict["gates"]:
         lines += ["", f"- gate `{gate['gate']}`: **{gate['result']}** ({gate['why']})"]
     if verdict["reasons"]:
-        lines += ["", "Not valid:", ""] + [f"- {reason}" for reason in verdict["reasons"]]
+        lines += ["", "Why the run does not count:", ""] + [f"- {reason}" for reason in verdict["reasons"]]
     if verdict["notes"]:
         lines += ["", "Notes:", ""] + [f"- {note}" for note in verdict["notes"]]
     workload = source["workload"]

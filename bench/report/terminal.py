@@ -8,6 +8,7 @@ from rich.text import Text
 
 from bench.design import HEADLINE
 from bench.gate import GateResult
+from bench.report.markdown import DOES_NOT_COUNT
 from bench.verdict import ArmResult, Compared, Verdict
 
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"))
@@ -31,6 +32,8 @@ def render(verdict: Verdict) -> RenderableType:
     parts += [Text(f"void: {reason}", style="yellow") for reason in verdict.reasons]
     parts.append(Text(""))
     parts += [Text(sentence, style="bold") for sentence in verdict.sentences]
+    if not verdict.valid:
+        parts.append(Text(DOES_NOT_COUNT, style="yellow"))
     return Group(*parts)
 
 
