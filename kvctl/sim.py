@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from kvctl.errors import FAILED, Problem
+from kvctl.errors import Problem
 from kvctl.options import ConfigFile, option
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def sim(
     try:
         run(settings, ready, exit_with_parent=exit_with_parent)
     except PortError as error:
-        raise Problem(f"{error}; choose another port, or 0 for a free one", code=FAILED) from None
+        raise Problem(f"{error}; choose another port, or 0 for a free one") from None
     except TextError as error:
         raise Problem(f"--tokenizer: {error}") from None
 

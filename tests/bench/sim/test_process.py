@@ -149,7 +149,7 @@ def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         problem = refused("--port", str(port))
-    assert problem.code == 1
+    assert problem.code == 2
     assert f"127.0.0.1:{port}" in str(problem) and "in use" in str(problem)
 
 
@@ -157,7 +157,7 @@ def test_a_kv_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         problem = refused("--port", "0", "--kv-port", str(port))
-    assert problem.code == 1
+    assert problem.code == 2
     assert f"tcp://127.0.0.1:{port}" in str(problem) and "in use" in str(problem)
 
 
