@@ -172,3 +172,10 @@ def test_every_command_has_an_example_in_its_help() -> None:
 
 def test_colours_only_on_a_terminal() -> None:
     assert "\x1b[" not in kvctl("--help").stdout
+
+
+def test_a_repeatable_option_is_separated_by_spaces_in_the_environment() -> None:
+    gates = "ttft_ms.p50:kv<=0.9*random ttft_ms.p95:kv<=nobody"
+    result = kvctl("bench", "--requests", "16", KVCTL_GATE=gates)
+    assert result.returncode == 2
+    assert "gate 'ttft_ms.p95:kv<=nobody'" in result.stderr
