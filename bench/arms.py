@@ -159,7 +159,7 @@ class Child:
         self._log = log
         self._file: IO[bytes] = log.open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvctl", *arguments],
+            [sys.executable, "-P", "-m", "kvctl", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._file,

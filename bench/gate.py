@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bench.metrics import QUANTILES
+from bench.metrics import COMPARED, QUANTILES
 from bench.stats import Comparison
 
 _FORM = re.compile(
@@ -59,7 +59,7 @@ def parse_gate(text: str, arms: list[str]) -> Gate:
     """A gate over the arms of this run.
 
     Raises:
-        GateError: not of the form, an unknown metric or arm.
+        GateError: not of the form, an unknown metric or arm, or two arms by a metric for which there is no ratio.
     """
     found = _FORM.match(text)
     if found is None:
@@ -70,6 +70,11 @@ def parse_gate(text: str, arms: list[str]) -> Gate:
         raise GateError(f"gate {text!r}: no arm {left!r}; the arms are {', '.join(arms)}")
     factor = float(found["factor"]) if found["factor"] else 1.0
     if right in arms:
+        if metric not in COMPARED:
+            raise GateError(
+                f"gate {text!r}: arms are not compared by {metric}, only by {', '.join(COMPARED)}; "
+                "give a number instead of the second arm"
+            )
         return Gate(text, metric, left, found["op"], factor, right)
     try:
         return Gate(text, metric, left, found["op"], factor * float(right), None)

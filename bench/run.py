@@ -21,7 +21,7 @@ from rich.console import Console
 from bench import experiment, guards, verdict
 from bench.arms import Arm, Fleet, SimOptions, given_fleet, names_of, running_arms, simulated_fleet, started_routers
 from bench.client.priority import raised_priority
-from bench.design import Block, default_rounds, plan, smallest_p, williams
+from bench.design import HEADLINE, LEVEL, Block, default_rounds, plan, rounds_needed, smallest_p, williams
 from bench.experiment import Experiment, RunOptions
 from bench.gate import parse_gate
 from bench.metrics import Slo
@@ -217,8 +217,12 @@ def _announce(console: Console, workload: Workload, summary: Summary, names: Seq
     for note in workload.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if len(names) > 1:
+        tests = len(HEADLINE) * (len(names) - 1)
+        least = min(1.0, smallest_p(rounds) * tests)
+        enough = "" if least <= LEVEL else f": too few to claim a difference, --blocks {rounds_needed(tests)} can"
         console.print(
-            f"{rounds} rounds of {len(names)} blocks: the smallest p that they can reach is {smallest_p(rounds):.3g}",
+            f"{rounds} rounds of {len(names)} blocks: the smallest p that they can reach is {least:.3g}, corrected for "
+            f"{tests} tests{enough}",
             highlight=False,
             soft_wrap=True,
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from kvctl import __version__
 from kvctl.errors import FAILED, Problem
+
+USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""Root of what the option parser refuses; where it lives differs between versions of typer."""
 
 app = typer.Typer(
     name="kvctl",
@@ -56,15 +59,34 @@ def _register() -> None:
     app.command("explain")(explain)
 
 
+def _say(text: str) -> None:
+    print(f"kvctl: {text}", file=sys.stderr)
+
+
+def _where(wrong: Any) -> str:
+    """The help that would have told."""
+    context = getattr(wrong, "ctx", None)
+    return f"`{context.command_path if context is not None else 'kvctl'} --help`"
+
+
 def main() -> None:
     """Console entry: turns a `Problem` into one line on stderr and its exit code."""
     _register()
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except USAGE_ERROR as wrong:
+        if type(wrong).__name__ == "NoArgsIsHelpError":
+            wrong.show()
+        else:
+            _say(f"{' '.join(wrong.format_message().split()).rstrip('.')}; {_where(wrong)} lists what there is")
+        sys.exit(wrong.exit_code)
+    except typer.Abort:
+        sys.exit(130)
     except Problem as problem:
         if _debug:
             raise
-        print(f"kvctl: {problem}", file=sys.stderr)
+        _say(str(problem))
         sys.exit(problem.code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -74,8 +96,5 @@ def main() -> None:
     except Exception as error:
         if _debug:
             raise
-        print(
-            f"kvctl: internal error: {type(error).__name__}: {error}; run with `kvctl --debug …` for the traceback",
-            file=sys.stderr,
-        )
+        _say(f"internal error: {type(error).__name__}: {error}; run with `kvctl --debug …` for the traceback")
         sys.exit(FAILED)

@@ -32,11 +32,12 @@ def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
         return path
     data = _read(path)
     command = ctx.command.name or ""
+    known = {param.name: param for param in ctx.command.params if param.name not in ("config", "help")}
     section = data.get(command, {})
     if not isinstance(section, dict):
         raise Problem(f"{path}: '{command}' must be a table of options")
-    keys = {key: value for key, value in data.items() if key not in _COMMANDS | {command}} | section
-    known = {param.name: param for param in ctx.command.params if param.name not in ("config", "help")}
+    others = {key for key, value in data.items() if key == command or (key in _COMMANDS and isinstance(value, dict))}
+    keys = {key: value for key, value in data.items() if key not in others} | section
     defaults: dict[str, Any] = {}
     for key, value in keys.items():
         param = {parameter_key(param): param for param in known.values()}.get(str(key).replace("_", "-"))

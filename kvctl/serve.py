@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -318,6 +319,7 @@ def serve(
         if sim:
             from bench.sim.fleet import FleetError, SimFleet
 
+            print(f"Starting {sim} simulated engines", file=sys.stderr)
             try:
                 fleet = stack.enter_context(SimFleet(sim, speedup=sim_speedup))
             except FleetError as error:

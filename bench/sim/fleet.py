@@ -75,12 +75,18 @@ class SimFleet:
         Raises:
             FleetError: it ended or was not ready in time.
         """
-        command = [sys.executable, "-m", "kvctl", "sim", "--count", str(self.count), "--port", "0"]
+        command = [sys.executable, "-P", "-m", "kvctl", "sim", "--count", str(self.count), "--port", "0"]
         command += ["--exit-with-parent", "-o", "json", *_arguments(self._options)]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         ours = {name: value for name, value in os.environ.items() if not name.startswith("KVCTL_")}
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, bufsize=0, env=ours
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            bufsize=0,
+            env=ours,
+            start_new_session=True,
         )
         try:
             self._read_ready(json.loads(self._ready_line(self._child)))

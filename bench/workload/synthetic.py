@@ -23,7 +23,7 @@ class Conversations:
     prompts have popularity rank**-zipf; 0 gives each session its own.
     """
 
-    rate: float = 18.0
+    rate: float = 14.0
     groups: int = 16
     zipf: float = 1.0
     system: tuple[int, int] = (128, 320)

@@ -78,3 +78,10 @@ def test_a_limit_on_one_arm_is_judged_by_its_value() -> None:
 
 def test_nothing_passes_in_a_run_that_is_not_valid() -> None:
     assert judged("ttft_ms.p95: kv <= 0.95*random", (0.1, 0.2), ["interrupted"]) is GateResult.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("metric", ["load_cv", "output_tok_s", "goodput", "ttft_ms.p90", "e2e_ms.p50"])
+def test_two_arms_cannot_be_gated_by_a_metric_without_a_ratio(metric: str) -> None:
+    with pytest.raises(GateError, match="arms are not compared by"):
+        parse_gate(f"{metric}: kv <= 0.9*random", ["kv", "random"])
+    assert parse_gate(f"{metric}: kv <= 3", ["kv", "random"]).right is None

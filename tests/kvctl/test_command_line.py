@@ -34,9 +34,10 @@ def toy() -> typer.Typer:
     def toy(
         size: Annotated[int, typer.Option("--some-size", envvar=env("some-size"))] = 1,
         name: Annotated[list[str] | None, typer.Option("--name")] = None,
+        sim: Annotated[int, typer.Option("--sim")] = 0,
         config: Annotated[Path | None, typer.Option("--config", is_eager=True, callback=load_config)] = None,
     ) -> None:
-        typer.echo(f"{size} {','.join(name or [])}")
+        typer.echo(f"{size} {','.join(name or [])}" + (f" {sim} engines" if sim else ""))
 
     return app
 
@@ -60,6 +61,12 @@ def test_a_table_of_the_command_and_underscores_are_understood(tmp_path: Path) -
     file = tmp_path / "kvctl.yaml"
     file.write_text("some_size: 2\ntoy:\n  some-size: 5\nserve:\n  port: 1\n")
     assert run("--config", str(file)) == "5"
+
+
+def test_an_option_that_is_called_like_another_command_is_an_option(tmp_path: Path) -> None:
+    file = tmp_path / "kvctl.toml"
+    file.write_text("sim = 4\n")
+    assert run("--config", str(file)).endswith("4 engines")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +143,23 @@ def test_a_wrong_option_is_named_with_exit_code_2(arguments: tuple[str, ...], na
     assert result.returncode == 2, result.stderr
     assert named in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("serve", "--bogus"), "--bogus"),
+        (("serve", "--port", "x"), "--port"),
+        (("bench", "--requests", "0"), "--requests"),
+        (("nothing",), "nothing"),
+    ],
+)
+def test_a_mistake_the_parser_finds_is_one_line_too(arguments: tuple[str, ...], named: str) -> None:
+    result = kvctl(*arguments)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert named in result.stderr
+    assert "--help`" in result.stderr
 
 
 def test_explain_without_a_router_says_so_with_exit_code_3() -> None:
