@@ -1,6 +1,7 @@
 """Watching the fleet: health, facts, and the workers file. Tells a `FleetListener` what changed.
 
-One small task a worker. A refused or broken connection takes a worker out at once, silence after `patience` checks in
+One small task a worker, which ends by itself after the worker was removed: a cancelled `httpx` call can keep its
+connection for good. A refused or broken connection takes a worker out at once, silence after `patience` checks in
 a row; a worker that comes back is asked everything anew, since it may be another process with another block size.
 """
 
@@ -57,6 +58,7 @@ class FleetMonitor:
         self.file_errors = 0
         self._prober = Prober(timeout)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._wake: dict[str, asyncio.Event] = {}
         self._asked: dict[str, asyncio.Event] = {}
         self._file_task: asyncio.Task[None] | None = None
@@ -76,8 +78,10 @@ class FleetMonitor:
         worker = self.fleet.remove(worker_id)
         if worker is None:
             return False
-        self._tasks.pop(worker_id).cancel()
-        self._wake.pop(worker_id)
+        leaving = self._tasks.pop(worker_id)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        self._wake.pop(worker_id).set()
         self._asked.pop(worker_id).set()
         self._from_file.discard(worker_id)
         self.listener.worker_removed(worker)
@@ -94,7 +98,7 @@ class FleetMonitor:
                 log.info("Not all workers have answered yet; they join when they do")
 
     async def close(self) -> None:
-        tasks = [*self._tasks.values()]
+        tasks = [*self._tasks.values(), *self._leaving]
         if self._file_task is not None:
             tasks.append(self._file_task)
         for task in tasks:
@@ -122,7 +126,7 @@ class FleetMonitor:
     async def _watch(self, worker: Worker) -> None:
         wake = self._wake[worker.id]
         asked = self._asked[worker.id]
-        while True:
+        while not worker.removed:
             try:
                 await self._check(worker)
             except asyncio.CancelledError:
@@ -247,6 +251,9 @@ class FleetMonitor:
             except ValueError as error:
                 self.file_errors += 1
                 log.error("%s; the workers stay as they were", error)
+            except Exception:
+                self.file_errors += 1
+                log.exception("The workers file %s could not be taken", path)
 
     def _apply_file(self, specs: list[WorkerSpec]) -> None:
         wanted = {spec.id: spec for spec in specs}

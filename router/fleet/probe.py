@@ -1,6 +1,7 @@
 """Asking an engine what it is: health, models, block size, capacity, where its KV events are.
 
-One `httpx` client for the whole fleet, control calls only. Nothing is assumed: what the engine does not tell stays
+One `httpx` client for the whole fleet, control calls only; one call a worker at a time, and no limit over all, so that
+engines that hang hold up nobody else. Nothing is assumed: what the engine does not tell stays
 unknown and is said so. Sizes of answers are bounded, so a lying engine cannot fill the memory.
 """
 
@@ -53,7 +54,7 @@ class Prober:
     def __init__(self, timeout: float) -> None:
         self._http = httpx.AsyncClient(
             timeout=timeout,
-            limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             follow_redirects=False,
             trust_env=False,
         )
