@@ -204,8 +204,8 @@ class ResponseHead:
     """What a response head said; shared, not to be changed. `length` is that of the body, CHUNKED or UNTIL_CLOSE.
 
     `lines` are the status line (always HTTP/1.1) and the engine's header lines, each ending in CRLF, less the
-    hop-by-hop ones (of which Transfer-Encoding has to be added where the body is passed on chunked) and less its
-    x-request-id, which is `request_id`, empty if there was none.
+    hop-by-hop ones (of which Transfer-Encoding has to be added where the body is passed on chunked), less what only
+    we may say (x-kvctl-...), and less its x-request-id, which is `request_id`, empty if there was none.
     """
 
     __slots__ = ("content_type", "encoded", "keep_alive", "length", "lines", "request_id", "status")
@@ -268,6 +268,8 @@ def read_response(raw: bytes, bodiless: bool) -> ResponseHead:
             head.encoded = field[2].strip(b" \t").lower() not in (b"", b"identity")
         elif name == b"x-request-id":
             head.request_id += line + b"\r\n"
+            continue
+        elif name.startswith(b"x-kvctl-"):
             continue
         lines.append(line)
     head.keep_alive = http11

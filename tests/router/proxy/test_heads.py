@@ -273,3 +273,8 @@ def test_response_head_that_is_read_is_one_for_llhttp_too(lines: list[bytes]) ->
     seen = _Seen()
     httptools.HttpResponseParser(seen).feed_data(raw + b"x" * max(head.length, 0))
     assert seen.complete == (head.length >= 0)
+
+
+def test_an_engine_does_not_speak_for_the_router() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nX-Kvctl-Worker: fake\r\nx-other: 1\r\ncontent-length: 0\r\n\r\n"
+    assert read_response(raw, False).lines == b"HTTP/1.1 200 OK\r\nx-other: 1\r\ncontent-length: 0\r\n"
