@@ -1,14 +1,17 @@
 """Where a request goes: the data plane's `Dispatcher`.
 
 Reads the path, the few headers and body fields that routing needs, asks the tokens room for ids where the mode needs
-blocks, lets the core decide and books at once. Synchronous from parsing to booking unless tokenising has to wait.
+blocks, lets the core decide and books at once. Synchronous from parsing to booking unless the body is large or
+tokenising has to wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -37,6 +40,7 @@ _PIN = (b"x-kvctl-worker", b"x-dynamo-worker-instance-id", b"x-worker-instance-i
 _RANK = (b"x-kvctl-dp-rank", b"x-dynamo-dp-rank", b"x-dp-rank", b"x-data-parallel-rank")
 _MODE = b"x-kvctl-mode"
 _REQUEST_ID = b"x-request-id"
+_PARSED_AT_ONCE = 256 * 1024
 _READ = frozenset({*_PIN, *_RANK, _MODE, _REQUEST_ID})
 
 
@@ -76,8 +80,12 @@ class RequestDispatcher:
         self.settings = settings
         self.open_legs = 0
         self._clock = clock
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
         self._count = 0
+
+    def close(self) -> None:
+        self._parser.shutdown(wait=False, cancel_futures=True)
 
     # -- the data plane's calls --------------------------------------------------------------------------------
 
@@ -117,7 +125,8 @@ class RequestDispatcher:
 
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
         self.open_legs -= 1
-        self.stats.leg_ended(leg.worker.id, outcome)
+        if not leg.worker.removed:
+            self.stats.leg_ended(leg.worker.id, outcome)
         if not leg.worker.removed and leg.worker.health is Health.UP:
             self.core.ended(leg.booking, leg.worker, self._clock())
         if outcome in (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT):
@@ -147,7 +156,20 @@ class RequestDispatcher:
 
     def _content(self, inbound: Inbound) -> Leg | Awaitable[Answer | Leg]:
         started = time.perf_counter()
-        body = parse(inbound.path, inbound.body)
+        if len(inbound.body) > _PARSED_AT_ONCE:
+            return self._when_parsed(inbound, started)
+        return self._parsed(inbound, parse(inbound.path, inbound.body), started)
+
+    async def _when_parsed(self, inbound: Inbound, started: float) -> Answer | Leg:
+        """A large body is read in a thread, so that other requests are not held up by it for as long as it takes."""
+        try:
+            body = await asyncio.get_running_loop().run_in_executor(self._parser, parse, inbound.path, inbound.body)
+            placed = self._parsed(inbound, body, started)
+            return await placed if isinstance(placed, Awaitable) else placed
+        except RoutingError as error:
+            return self._refuse(error)
+
+    def _parsed(self, inbound: Inbound, body: Body, started: float) -> Leg | Awaitable[Answer | Leg]:
         request, mode = self._request(inbound)
         request.model = self._model(body)
         if Need.BLOCKS not in self.core.policy(mode).needs:
@@ -187,7 +209,7 @@ class RequestDispatcher:
 
     def _request(self, inbound: Inbound) -> tuple[RouteRequest, str]:
         """The request's id, pins and mode from its headers."""
-        found = {name: value for name, value in inbound.headers if name in _READ}
+        found = {name: value.strip(b" \t") for name, value in inbound.headers if name in _READ}
         request_id = found[_REQUEST_ID].decode("latin-1")[:200] if found.get(_REQUEST_ID) else ""
         self._count += 1
         request = RouteRequest(id=request_id or f"r-{self._prefix}{self._count:x}", model="")
@@ -347,7 +369,7 @@ def _model_in(body: bytes) -> str:
     """The `model` field of a JSON body; "" where there is none or the body is something else (an upload)."""
     try:
         return _MODEL_ONLY.decode(body).model or ""
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
 
 

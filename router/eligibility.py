@@ -127,7 +127,7 @@ def refusal(
     if request.pin_worker is not None:
         if request.pin_worker not in removed:
             return BadRequest(
-                f"x-kvctl-worker names '{request.pin_worker}', which is not registered; the workers are "
+                f"x-kvctl-worker names '{request.pin_worker[:200]}', which is not registered; the workers are "
                 f"{', '.join(sorted(removed))}",
                 param="x-kvctl-worker",
             )

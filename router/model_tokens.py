@@ -38,8 +38,9 @@ class ModelTokens:
         self._urls: dict[str, tuple[FleetView, list[str]]] = {}
 
     def tokens(self, model: str, body: Body) -> TokenResult | Awaitable[TokenResult]:
-        """The ids of the body's prompt, see `TokenService.tokens`."""
-        return self._service(model).tokens(body)
+        """The ids of the body's prompt, see `TokenService.tokens`. Only a model that a worker has told gets a service
+        of its own: the other names are a client's invention, or those of engines that tell none."""
+        return self._service(model if model in self._fleet.view.models else "").tokens(body)
 
     def services(self) -> dict[str, TokenService]:
         return self._services

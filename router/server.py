@@ -9,9 +9,10 @@ import ipaddress
 import json
 import logging
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,9 @@ class Router:
         self.core.retire(worker)
         self.stats.worker_removed(worker.id)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(_logged(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(_log_failure)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -164,6 +166,7 @@ class Router:
         await self.monitor.close()
         self.feed.close()
         self.tokens.close()
+        self.dispatcher.close()
         await self.admin.stop()
 
 
@@ -174,18 +177,18 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _logged(work: Any) -> None:
-    try:
-        await work
-    except asyncio.CancelledError:
-        raise
-    except Exception:
-        log.exception("A background task failed")
+def _log_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.error("A background task failed", exc_info=error)
 
 
 async def _listen(start: Any, host: str, port: int, option: str) -> str:
+    host = host.removeprefix("[").removesuffix("]")
     try:
         bound_host, bound_port = await start(host, port)
+    except socket.gaierror as error:
+        raise StartError(f"cannot listen on '{host}': {error.strerror}; give an address of this machine") from None
     except OSError as error:
         raise StartError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; is it in use? Choose another with {option}"
@@ -206,14 +209,20 @@ async def _serve(settings: ServeSettings, local: LocalTokenizer | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
+    starting = loop.create_task(router.start())
+    stopped = loop.create_task(stopping.wait())
     try:
-        data, admin = await router.start()
-        _announce(router, data, admin)
-        await stopping.wait()
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            _announce(router, *starting.result())
+            await stopped
         log.info("Stopping: running requests have %g s to finish", settings.drain_timeout)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     finally:
+        for task in (starting, stopped):
+            task.cancel()
+        await asyncio.gather(starting, stopped, return_exceptions=True)
         await router.stop()
 
 
