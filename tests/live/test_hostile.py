@@ -127,3 +127,13 @@ def test_the_same_port_twice_is_a_usage_error() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert "--admin-port" in ended.stderr.splitlines()[-1]
+
+
+def test_a_long_list_of_decisions_is_whole_and_newest_first(kv_router: RunningRouter) -> None:
+    """The list is written in slices, so that requests are not held up by it."""
+    asked = [kv_router.ask(f"number {number}").headers["x-kvctl-decision"] for number in range(30)]
+    for query in ("limit=30", "limit=30&full=1"):
+        found = kv_router.get(f"/decisions?{query}")
+        assert [decision["id"] for decision in found["decisions"]] == asked[::-1]
+        assert found["kept"] >= 30
+    assert found["decisions"][0] == kv_router.get(f"/decisions/{asked[-1]}")
