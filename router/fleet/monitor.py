@@ -14,7 +14,7 @@ from typing import Protocol
 
 from router.events.endpoint import resolve_endpoint
 from router.fleet.probe import EngineFacts, EventSource, Prober, Reach
-from router.fleet.registry import Fleet
+from router.fleet.registry import MAX_ROWS, Fleet
 from router.fleet.spec import SpecError, read_workers_file
 from router.fleet.worker import Health, Worker
 from router.model import WorkerSpec
@@ -260,6 +260,9 @@ class FleetMonitor:
         others = self.fleet.workers.keys() - self._from_file
         for worker_id in wanted.keys() & others:
             raise SpecError(f"workers file: '{worker_id}' is registered already from elsewhere")
+        rows = sum(self.fleet.workers[worker_id].ranks for worker_id in others) + sum(s.ranks or 1 for s in specs)
+        if rows > MAX_ROWS:
+            raise SpecError(f"workers file: {rows} (worker, rank) pairs are more than the {MAX_ROWS} of a fleet")
         for worker_id in list(self._from_file):
             if wanted.get(worker_id) != self.fleet.workers[worker_id].spec:
                 self.remove(worker_id)

@@ -149,7 +149,7 @@ def check_unique(specs: list[WorkerSpec]) -> list[WorkerSpec]:
 def _from_yaml(text: str, path: Path) -> list[WorkerSpec]:
     try:
         data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date that is none
         raise SpecError(f"workers file {path}: {' '.join(str(error).split())}") from None
     if isinstance(data, dict):
         unknown = set(data) - {"workers"}

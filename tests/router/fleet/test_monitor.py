@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
 
 from router.fleet.monitor import FleetMonitor
 from router.fleet.probe import EventSource
 from router.fleet.registry import Fleet
+from router.fleet.spec import SpecError
 from router.fleet.worker import Health, Worker
 from router.model import WorkerSpec
 
@@ -85,3 +89,13 @@ async def test_engines_that_hang_do_not_make_others_unhealthy() -> None:
         worker = monitor.add(WorkerSpec(url=well.url, id="well"))
         await until(lambda: worker.health is Health.UP)
         await monitor.close()
+
+
+async def test_a_file_with_more_workers_than_a_fleet_holds_is_refused_whole(tmp_path: Path) -> None:
+    monitor = FleetMonitor(Fleet(), Nobody())
+    path = tmp_path / "workers.txt"
+    path.write_text("".join(f"http://127.0.0.1:1,id=w{number},ranks=64\n" for number in range(129)))
+    with pytest.raises(SpecError, match="8256"):
+        monitor.follow_file(path)
+    assert not monitor.fleet.workers
+    await monitor.close()

@@ -83,6 +83,13 @@ def test_a_file_that_nests_without_end_is_refused(tmp_path: Path) -> None:
         read_workers_file(path)
 
 
+def test_a_yaml_file_with_an_impossible_date_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "workers.yaml"
+    path.write_text("- 2024-99-99\n")
+    with pytest.raises(SpecError, match="workers.yaml"):
+        read_workers_file(path)
+
+
 def test_two_workers_with_one_id_are_refused() -> None:
     with pytest.raises(SpecError, match="two workers have the id 'a'"):
         check_unique([parse_spec("http://h:1,id=a"), parse_spec("http://h:2,id=a")])
