@@ -86,7 +86,7 @@ def test_a_file_that_nests_without_end_is_refused(tmp_path: Path) -> None:
 def test_a_yaml_file_with_an_impossible_date_is_named(tmp_path: Path) -> None:
     path = tmp_path / "workers.yaml"
     path.write_text("- 2024-99-99\n")
-    with pytest.raises(SpecError, match="workers.yaml"):
+    with pytest.raises(SpecError, match=r"workers\.yaml"):
         read_workers_file(path)
 
 
