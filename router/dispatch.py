@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -223,10 +224,11 @@ class RequestDispatcher:
         for name in _RANK:
             if found.get(name):
                 text = found[name].decode("latin-1")
-                if not text.isdecimal() or len(text) > 4:
+                if not re.fullmatch("[0-9]{1,4}", text):
                     raise BadRequest(f"{name.decode()} must be a dp rank, a whole number", param=name.decode())
+                if request.pin_rank not in (None, int(text)):
+                    raise BadRequest("two headers ask for different dp ranks", param=name.decode())
                 request.pin_rank = int(text)
-                break
         if _MODE in found:
             if not self.settings.allow_mode_override:
                 raise BadRequest(
@@ -264,16 +266,13 @@ class RequestDispatcher:
         request.prompt_tokens = len(result.ids)
         request.degraded = result.degraded
         request.joins = body.prompts == 1 and body.n == 1
-        request.keys = self.core.keys_for(result.ids, salt=body.cache_salt)
+        view = self.core.fleet.view
+        lora = request.model if request.model in view.adapters else None
+        request.keys = self.core.keys_for(result.ids, lora=lora, salt=body.cache_salt)
         if result.source is Source.APPROXIMATE:
             return
-        lengths = [
-            worker.max_model_len
-            for worker in self.core.fleet.workers.values()
-            if worker.health is Health.UP and (not request.model or not worker.models or request.model in worker.models)
-        ]
-        if lengths and all(length is not None and length <= request.prompt_tokens for length in lengths):
-            longest = max(length for length in lengths if length is not None)
+        longest = view.longest_context(request.model)
+        if longest is not None and longest <= request.prompt_tokens:
             raise BadRequest(
                 f"the prompt has {request.prompt_tokens} tokens, but the model's context holds {longest} in all",
                 param="prompt" if body.chat is None else "messages",

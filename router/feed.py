@@ -171,6 +171,10 @@ class KvFeed:
             for source in sources
         )
 
+    def followed(self) -> list[str]:
+        """Ids of the workers whose sources are listened to."""
+        return list(self._followed)
+
     def states(self, worker_id: str) -> list[dict[str, Any]]:
         """For the admin port: one entry a source."""
         states = self._listener.states()

@@ -45,6 +45,15 @@ class ModelTokens:
     def services(self) -> dict[str, TokenService]:
         return self._services
 
+    def caches(self) -> list[tuple[str, int, int]]:
+        """(name, bytes, limit) of the segment cache and of the engines' answers, summed over models."""
+        found = []
+        if self._local is not None:
+            found.append(("segments", self._local.segments.lru.bytes, self._local.segments.lru.limit))
+        answers = [service.remote.lru for service in self._services.values() if service.remote is not None]
+        found.append(("engine_answers", sum(lru.bytes for lru in answers), sum(lru.limit for lru in answers)))
+        return found
+
     def describe(self, models: tuple[str, ...]) -> dict[str, Any]:
         """For the admin port: where each model's ids come from, and what the self-check found."""
         return {model: self._describe(model) for model in models}

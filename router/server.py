@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import ipaddress
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -34,6 +36,7 @@ from router.prefix.warm import warm
 from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
 from router.records import DecisionLog
+from router.room_metrics import RoomCollector
 from router.tokens.tokenizer import LocalTokenizer, TokenizerError
 
 log = logging.getLogger("kvctl")
@@ -86,6 +89,7 @@ class Router:
         self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
         registry = CollectorRegistry()
         registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
+        registry.register(RoomCollector(self.tokens, self.feed, self.log))
         admin = AdminApp(
             self.core, self.monitor, self.dispatcher, self.log, self.feed, registry, shown_settings(settings)
         )
@@ -190,9 +194,8 @@ async def _listen(start: Any, host: str, port: int, option: str) -> str:
     except socket.gaierror as error:
         raise StartError(f"cannot listen on '{host}': {error.strerror}; give an address of this machine") from None
     except OSError as error:
-        raise StartError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; is it in use? Choose another with {option}"
-        ) from None
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise StartError(f"cannot listen on {host}:{port}: {why}; choose another with {option}") from None
     shown = f"[{bound_host}]" if ":" in bound_host else bound_host
     return f"http://{shown}:{bound_port}"
 
@@ -214,6 +217,7 @@ async def _serve(settings: ServeSettings, local: LocalTokenizer | None) -> None:
     try:
         await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
+            _settle_memory()
             _announce(router, *starting.result())
             await stopped
         log.info("Stopping: running requests have %g s to finish", settings.drain_timeout)
@@ -231,7 +235,15 @@ def _announce(router: Router, data: str, admin: str) -> None:
     if router.settings.ready_json:
         ready = {"event": "ready", "url": data, "admin": admin, "mode": mode, "workers": workers}
         print(json.dumps(ready), flush=True)
-    log.info("Routing %s for %d workers on %s, admin port on %s", mode, workers, data, admin)
+    several = "worker" if workers == 1 else "workers"
+    log.info("Routing %s for %d %s on %s, admin port on %s", mode, workers, several, data, admin)
+
+
+def _settle_memory() -> None:
+    """What exists now lives as long as the router: the collector need not look at it again, nor run that often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _raise_file_limit() -> None:

@@ -188,6 +188,7 @@ class FleetMonitor:
     def _take(self, worker: Worker, facts: EngineFacts) -> None:
         spec = worker.spec
         worker.models = (spec.model,) if spec.model else facts.models
+        worker.adapters = facts.adapters
         worker.max_model_len = facts.max_model_len
         worker.engine_version = facts.version
         worker.capacity_blocks = facts.capacity_blocks or 0
@@ -201,6 +202,13 @@ class FleetMonitor:
                     facts.block_size,
                 )
             worker.block_size, worker.block_size_from = facts.block_size, "the engine's metrics"
+        if not facts.models and not facts.version and not facts.block_size:
+            log.warning(
+                "Worker %s answers at %s, but not like an engine: it tells no models, no version and no block size. Is "
+                "the URL right?",
+                worker.id,
+                spec.url,
+            )
         if self.model and worker.models and self.model not in worker.models:
             log.warning("Worker %s serves %s, not '%s'", worker.id, ", ".join(worker.models), self.model)
 

@@ -43,6 +43,7 @@ class EngineFacts:
     """What an engine told; None or empty where it did not."""
 
     models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     max_model_len: int | None = None
     version: str | None = None
     block_size: int | None = None
@@ -81,6 +82,7 @@ class Prober:
         if isinstance(models, dict) and isinstance(models.get("data"), list):
             cards = [card for card in models["data"][:1000] if isinstance(card, dict)]
             facts.models, facts.max_model_len = _models(cards)
+            facts.adapters = _models([card for card in cards if isinstance(card.get("parent"), str)])[0]
         version = await self._json(f"{url}/version")
         if isinstance(version, dict) and isinstance(version.get("version"), str):
             facts.version = _name(version["version"][:100])

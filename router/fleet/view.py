@@ -12,6 +12,8 @@ import numpy as np
 from router.fleet.worker import Health, KvState, Worker
 from router.model import IntArray, WhyNot
 
+_MOST_MODELS = 256
+
 
 class FleetView:
     """Arrays of equal length n, int64: `slots`, `rank_array`, `worker_number`, `capacity_blocks`, `block_size`,
@@ -41,7 +43,10 @@ class FleetView:
             len(rows) and self.block_size.all() and not (self.no_events + self.lost_events + self.differs).any()
         )
         """Every row has live events and the block size of its model: nothing here can degrade a decision."""
+        self.adapters = frozenset(name for worker in members for name in worker.adapters)
+        self._unique = tuple(members)
         self._base: dict[str, IntArray] = {}
+        self._contexts: dict[str, int | None] = {}
 
     def base_why_not(self, model: str) -> IntArray:
         """The rules that depend on the model alone; `model` "" is any. Shared: callers copy before they write."""
@@ -49,9 +54,23 @@ class FleetView:
         if codes is None:
             codes = _ints(self._rule(worker, model) for worker in self.members)
             codes.flags.writeable = False
-            if len(self._base) < 256:
+            if len(self._base) < _MOST_MODELS:
                 self._base[model] = codes
         return codes
+
+    def longest_context(self, model: str) -> int | None:
+        """Tokens that the reachable workers of `model` take at most, prompt and answer; None if one did not tell."""
+        if model not in self._contexts:
+            lengths = [
+                worker.max_model_len
+                for worker in self._unique
+                if worker.health is Health.UP and (not model or not worker.models or model in worker.models)
+            ]
+            known = [length for length in lengths if length is not None]
+            if len(self._contexts) >= _MOST_MODELS:
+                self._contexts.clear()
+            self._contexts[model] = max(known) if known and len(known) == len(lengths) else None
+        return self._contexts[model]
 
     @staticmethod
     def _rule(worker: Worker, model: str) -> WhyNot:

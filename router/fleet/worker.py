@@ -31,7 +31,8 @@ class KvState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """`slots`: one number a dp rank, in rank order, fixed while the worker is registered."""
+    """`slots`: one number a dp rank, in rank order, fixed while the worker is registered. `adapters`: those of its
+    models that are LoRA adapters of another; their KV blocks are their own."""
 
     spec: WorkerSpec
     slots: tuple[int, ...]
@@ -40,6 +41,7 @@ class Worker:
     health_why: str = "not asked yet"
     draining: bool = False
     models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     max_model_len: int | None = None
     engine_version: str | None = None
     block_size: int = 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
+import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +74,36 @@ def test_a_pin_on_a_worker_that_is_not_registered_is_a_400(kv_router: RunningRou
     answer = kv_router.ask(headers={"x-kvctl-worker": "sim-9"})
     assert answer.status_code == 400
     assert "sim-9" in str(error(answer)["message"])
+
+
+def test_two_different_dp_ranks_are_a_400(kv_router: RunningRouter) -> None:
+    answer = kv_router.ask(headers={"x-kvctl-dp-rank": "0", "x-data-parallel-rank": "1"})
+    assert answer.status_code == 400
+    assert "dp ranks" in str(error(answer)["message"])
+
+
+def test_a_web_server_that_is_no_engine_is_named() -> None:
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with running_router("--worker", f"http://127.0.0.1:{server.server_port},id=page") as router:
+            assert "not like an engine" in router.log()
+        server.shutdown()
+
+
+def test_metrics_tell_of_tokens_and_kv_sources(kv_router: RunningRouter) -> None:
+    kv_router.ask([4] * 64)
+    text = kv_router.control.get("/metrics").text
+    assert re.search(r'kvctl_tokenized_prompts_total\{source="given"\} [1-9]', text)
+    assert re.search(r'kvctl_kv_events_total\{what="frames",worker="sim-[0-3]"\} [1-9]', text)
+    assert 'kvctl_token_cache_limit_bytes{cache="engine_answers"}' in text
+    assert "kvctl_decision_log_limit_bytes" in text
 
 
 def test_a_pin_on_a_dead_worker_is_a_503_and_is_not_rerouted(small: RunningRouter) -> None:
@@ -165,8 +198,7 @@ def test_a_port_in_use_ends_serve_with_one_line_and_exit_code_2() -> None:
             timeout=60,
         )
     assert result.returncode == 2
-    assert f"127.0.0.1:{port}" in result.stderr
-    assert "--port" in result.stderr
+    assert f"127.0.0.1:{port}: Address already in use; choose another with --port" in result.stderr
     assert "Traceback" not in result.stderr
 
 

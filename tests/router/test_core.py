@@ -205,3 +205,14 @@ def test_the_same_seed_makes_the_same_decisions() -> None:
         return [ask(made, tokens(number)).worker for number in range(40)]
 
     assert winners() == winners()
+
+
+def test_prompts_under_an_adapter_match_the_blocks_that_the_engine_stored_under_its_name() -> None:
+    made = core("a", "b")
+    ids = tokens(1, 2, 3)
+    hashes = np.arange(3, dtype=np.uint64)
+    made.index.store(made.fleet.workers["b"].slots[0], 0, None, hashes, ids, B, lora_name="tuned")
+    plain = made.decide(RouteRequest("r", "m", 48, made.keys_for(ids)), "kv", 0.0)
+    tuned = made.decide(RouteRequest("r", "m", 48, made.keys_for(ids, lora="tuned")), "kv", 0.0)
+    assert (plain.predicted_cached_tokens, tuned.predicted_cached_tokens) == (0, 32)
+    assert tuned.worker == "b"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
 from router.fleet.probe import EngineFacts, EventSource, Prober, cache_config, event_sources
@@ -89,3 +90,16 @@ def test_an_answer_that_nests_without_end_is_no_answer() -> None:
     deep = b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     found = facts({"/v1/models": deep, "/kv_event_sources": deep, "/version": b'{"version": "0.32"}'})
     assert (found.models, found.sources, found.version) == ((), [], "0.32")
+
+
+async def test_adapters_are_the_models_that_have_a_parent() -> None:
+    cards = [{"id": "base", "parent": None}, {"id": "tuned", "parent": "base"}, {"id": "plain"}]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"data": cards}) if request.url.path == "/v1/models" else httpx.Response(404)
+
+    prober = Prober(1.0)
+    prober._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    facts = await prober.facts("http://engine")
+    await prober.close()
+    assert (facts.models, facts.adapters) == (("base", "tuned", "plain"), ("tuned",))

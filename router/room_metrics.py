@@ -1,0 +1,56 @@
+"""Metrics of the rooms that keep their own counters: tokens, KV-event sources, decision log. Read when scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from router.feed import KvFeed
+from router.model_tokens import ModelTokens
+from router.records import DecisionLog
+
+_EVENTS = ("frames", "blocks", "malformed", "gaps", "repaired", "frames_lost", "epochs", "reconnects")
+
+
+class RoomCollector(Collector):
+    def __init__(self, tokens: ModelTokens, feed: KvFeed, log: DecisionLog) -> None:
+        self._tokens = tokens
+        self._feed = feed
+        self._log = log
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._token_metrics()
+        events = CounterMetricFamily(
+            "kvctl_kv_events", "What came from a worker's KV-event sources", labels=["worker", "what"]
+        )
+        for worker in self._feed.followed():
+            states = self._feed.states(worker)
+            for what in _EVENTS:
+                events.add_metric([worker, what], float(sum(state.get(what, 0) for state in states)))
+        yield events
+        yield GaugeMetricFamily("kvctl_decision_log_bytes", "Estimated memory of the decision log", self._log.bytes)
+        yield GaugeMetricFamily("kvctl_decision_log_limit_bytes", "Its limit", self._log.limit_bytes)
+
+    def _token_metrics(self) -> Iterable[Metric]:
+        services = self._tokens.services().values()
+        prompts = CounterMetricFamily(
+            "kvctl_tokenized_prompts", "Prompts by where their ids came from", labels=["source"]
+        )
+        stats = [service.stats for service in services]
+        counts = {
+            "given": sum(one.given for one in stats),
+            "local": sum(one.local for one in stats),
+            "engine": sum(one.engine for one in stats),
+            "approximate": sum(one.approximate for one in stats),
+        }
+        for source, count in counts.items():
+            prompts.add_metric([source], float(count))
+        yield prompts
+        size = GaugeMetricFamily("kvctl_token_cache_bytes", "Memory of the token caches", labels=["cache"])
+        limit = GaugeMetricFamily("kvctl_token_cache_limit_bytes", "Their limits", labels=["cache"])
+        for name, used, most in self._tokens.caches():
+            size.add_metric([name], float(used))
+            limit.add_metric([name], float(most))
+        yield from (size, limit)
