@@ -225,6 +225,15 @@ def sim(
             help="POST /reset_prefix_cache answers 409 while blocks are in use, instead of success: false.",
         ),
     ] = False,
+    keep_alive_timeout: Annotated[
+        float,
+        option(
+            "--keep-alive-timeout",
+            min=0,
+            rich_help_panel=_FAULTS,
+            help="Seconds after which an idle HTTP connection is closed; 0 is never.",
+        ),
+    ] = 5.0,
     exit_with_parent: Annotated[
         bool,
         option(
@@ -280,6 +289,7 @@ def sim(
             api=ApiConfig(model, default_output, prompt_tokens_details, strict_reset),
             publisher=PublisherConfig(drop=drop_events, buffer_steps=buffer_steps, seed=seed),
             kv_events=kv_events and prefix_caching,
+            keep_alive=keep_alive_timeout,
             tokenizer=tokenizer or BUNDLED,
         )
     except ValueError as error:

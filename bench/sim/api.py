@@ -179,29 +179,22 @@ class Api:
         Generation(exchange, self._live, self._text, self._times, shape, delivery, requests).start()
 
     def _answer_length(self, prompt: int, most: int | None) -> tuple[int, str]:
-        """How long the answer becomes, and why it ends."""
-        limit = f"This model's maximum context length is {self._max_len} tokens. However, "
+        """How long the answer becomes, and why it ends: cut to what the context has room for."""
         if prompt == 0:
             raise BadBody("The prompt has no tokens.", param="prompt")
         if most is not None and most < 1:
             raise BadBody(f"max_tokens must be at least 1, got {most}.", param="max_tokens")
         if prompt >= self._max_len:
             raise BadBody(
-                f"{limit}your prompt contains {prompt} input tokens, which leaves no room for any output tokens. "
+                f"This model's maximum context length is {self._max_len} tokens. However, your prompt contains "
+                f"{prompt} input tokens, which leaves no room for any output tokens. "
                 "Please reduce the length of the input prompt.",
                 param="input_tokens",
             )
-        if most is None:
-            room = self._max_len - prompt
-            return (self._config.default_output, "stop") if self._config.default_output <= room else (room, "length")
-        if prompt + most > self._max_len:
-            raise BadBody(
-                f"{limit}you requested {most} output tokens and your prompt contains {prompt} input tokens, "
-                f"for a total of {prompt + most} tokens. Please reduce the length of the input prompt or the number "
-                "of requested output tokens.",
-                param="input_tokens",
-            )
-        return most, "length"
+        room = self._max_len - prompt
+        if most is None and self._config.default_output <= room:
+            return self._config.default_output, "stop"
+        return room if most is None else min(most, room), "length"
 
     async def _ids_of(self, prompt: str | list[int], special: bool) -> Tokens:
         if isinstance(prompt, str):

@@ -207,17 +207,13 @@ class Engine:
 
     def reset_prefix_cache(self, *, preempt: bool = False) -> bool:
         """Forget all cached blocks; `preempt` sends running sequences back to the queue for it. False if
-        blocks are held.
+        blocks are held. The next step's events tell it, before what that step stores.
         """
         if preempt:
             self._retire()
             while self._running:
                 self._preempt(self._running.pop())
         return self.cache.clear()
-
-    def take_events(self) -> list[CacheEvent]:
-        """Cache changes that no step has brought yet (those of a reset)."""
-        return self.cache.take_events()
 
     def snapshot(self) -> Snapshot:
         cache = self.cache

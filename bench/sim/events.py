@@ -2,7 +2,7 @@
 
 A batch is three frames: topic, 8-byte big-endian sequence number, msgpack `[timestamp, [event, ...], dp
 rank]` with events as maps tagged by `type`. A replay request is `["", first sequence number]`; the answer is
-one `["", sequence number, payload]` for each kept batch from there on, then `["", -1, ""]`.
+one `["", topic, sequence number, payload]` for each kept batch from there on, then `["", "", -1, ""]`.
 
 Cost: encoding is about 50 ns a token of the stored blocks; sending never blocks (a reader that does not keep
 up loses frames, as with the real one, and repairs the gap by replay).
@@ -188,9 +188,10 @@ class Publisher:
         self.stats.replay_requests += 1
         for sequence, payload in self._kept:
             if sequence >= first:
-                self._replay.send_multipart((reader, b"", sequence.to_bytes(8, "big"), payload), zmq.NOBLOCK)
+                batch = (self._topic, sequence.to_bytes(8, "big"), payload)
+                self._replay.send_multipart((reader, b"", *batch), zmq.NOBLOCK)
                 self.stats.replayed += 1
-        self._replay.send_multipart((reader, b"", END_OF_REPLAY, b""), zmq.NOBLOCK)
+        self._replay.send_multipart((reader, b"", b"", END_OF_REPLAY, b""), zmq.NOBLOCK)
 
 
 def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> str:

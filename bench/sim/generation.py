@@ -31,7 +31,11 @@ class Delivery:
 
 
 class Generation:
-    """Choice i belongs to `requests[i]`; prompt i // n."""
+    """Choice i belongs to `requests[i]`; prompt i // n.
+
+    The cached tokens are those of one prompt, as vLLM reports them: of a stream the one that answers first, of a
+    whole answer the last.
+    """
 
     def __init__(
         self,
@@ -76,8 +80,8 @@ class Generation:
         first = output.position == 0
         if first:
             self._times.ttft.observe(now - self._began)
-            if index % self._delivery.n == 0:
-                self._cached += output.cached
+            if self._reports(index):
+                self._cached = output.cached
         else:
             self._times.itl.observe(now - self._last[index])
         self._last[index] = now
@@ -103,6 +107,12 @@ class Generation:
             return
         self._pending += self._shape.closing(self._choices(), self._usage())
         self._exchange.finish(bytes(self._pending))
+
+    def _reports(self, choice: int) -> bool:
+        """Whether the cached tokens of this choice, which has just begun, are those of the usage."""
+        if self._delivery.stream:
+            return self._generated == 1
+        return choice == len(self._requests) - self._delivery.n
 
     def _choices(self) -> list[Choice]:
         piece = self._text.piece

@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server for one engine: httptools parses, an `Exchange` is one request and its reply.
 
-Keep-alive, pipelined requests in order, bodies by length or chunked, replies whole or as chunks, and word of
-a client that left while its reply was open. Knows nothing of models. Cost: some ten microseconds a request,
-one write a reply or chunk.
+Keep-alive for a limited time, pipelined requests in order, bodies by length or chunked, replies whole or as
+chunks, and word of a client that left while its reply was open. Knows nothing of models. Cost: some ten
+microseconds a request, one write a reply or chunk; a look at every connection ten times a keep-alive timeout.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 MAX_BODY = 64 * 1024 * 1024
 MAX_HEAD = 64 * 1024
 MAX_PIPELINED = 32
+SHORTEST_SWEEP = 0.01
 
 _REASONS = {status.value: status.phrase for status in http.HTTPStatus}
 
@@ -90,7 +92,11 @@ Handler = Callable[[Exchange], None]
 
 
 class Connection(asyncio.Protocol):
-    """One client connection. `open_connections` is the server's set of live ones."""
+    """One client connection. `open_connections` is the server's set of live ones.
+
+    `idle_since` is the loop's time of the last reply while nothing came after it, else infinite (also before the
+    first request: uvicorn, too, gives a new connection all the time it wants).
+    """
 
     def __init__(self, handler: Handler, open_connections: set[Connection]) -> None:
         self._handler = handler
@@ -106,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._head_size = 0
         self._refused = False
         self.closed = False
+        self.idle_since = math.inf
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -120,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._current = None
 
     def data_received(self, data: bytes) -> None:
+        self.idle_since = math.inf
         if self._refused:
             return
         try:
@@ -187,7 +195,13 @@ class Connection(asyncio.Protocol):
         if self._queue:
             asyncio.get_running_loop().call_soon(self._next)
         else:
+            self.idle_since = asyncio.get_running_loop().time()
             self._transport.resume_reading()
+
+    def end(self) -> None:
+        """Close when all that was written has gone out."""
+        if self._transport is not None:
+            self._transport.close()
 
     def shut(self) -> None:
         """Close without waiting for replies."""
@@ -226,10 +240,15 @@ def _chunk(data: bytes) -> bytes:
 
 
 class Server:
-    """Listens for one handler. `port` 0 lets the kernel choose; `self.port` is the one that it is."""
+    """Listens for one handler. `port` 0 lets the kernel choose; `self.port` is the one that it is.
 
-    def __init__(self, handler: Handler) -> None:
+    A connection that is idle for `keep_alive` seconds after a reply is closed, at most a tenth later; 0: never.
+    """
+
+    def __init__(self, handler: Handler, keep_alive: float = 0.0) -> None:
         self._handler = handler
+        self._keep_alive = keep_alive
+        self._sweeper: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._open: set[Connection] = set()
         self.port = 0
@@ -239,11 +258,23 @@ class Server:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self._handler, self._open), host, port)
         self.port = int(self._server.sockets[0].getsockname()[1])
+        if self._keep_alive:
+            self._sweep()
 
     async def close(self) -> None:
         """Stop listening and drop all connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         if self._server is not None:
             self._server.close()
             for connection in list(self._open):
                 connection.shut()
             await self._server.wait_closed()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        latest = loop.time() - self._keep_alive
+        for connection in self._open:
+            if connection.idle_since <= latest:
+                connection.end()
+        self._sweeper = loop.call_later(max(self._keep_alive / 10, SHORTEST_SWEEP), self._sweep)

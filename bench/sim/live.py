@@ -62,9 +62,8 @@ class LiveEngine:
             self.engine.abort(request_id, time.monotonic())
 
     def reset_prefix_cache(self, *, preempt: bool = False) -> bool:
-        done = self.engine.reset_prefix_cache(preempt=preempt)
-        self._send(self.engine.take_events())
-        return done
+        """See `Engine`; an idle engine publishes it with the step of its next request, as vLLM does."""
+        return self.engine.reset_prefix_cache(preempt=preempt)
 
     def close(self) -> None:
         self._closed = True
@@ -87,7 +86,8 @@ class LiveEngine:
         if result is None:
             return
         now = time.monotonic()
-        self._send(result.events)
+        if result.events and self._publish is not None:
+            self._publish(result.events)
         touched: dict[int, Sink] = {}
         sinks = self._sinks
         for output in result.outputs:
@@ -114,7 +114,3 @@ class LiveEngine:
             self.lag.resyncs += 1
             start = end
         self._begin(start)
-
-    def _send(self, events: list[CacheEvent]) -> None:
-        if events and self._publish is not None:
-            self._publish(events)

@@ -35,7 +35,10 @@ class PortError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """`count` engines of one kind. Ports count up from the given ones; 0 lets the kernel choose each."""
+    """`count` engines of one kind. Ports count up from the given ones; 0 lets the kernel choose each.
+
+    `keep_alive` is the seconds after which an idle HTTP connection is closed (0: never); the default is uvicorn's.
+    """
 
     timing: Timing
     count: int = 1
@@ -47,6 +50,7 @@ class HostConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
     publisher: PublisherConfig = field(default_factory=PublisherConfig)
     kv_events: bool = True
+    keep_alive: float = 5.0
     tokenizer: Path = BUNDLED
 
 
@@ -83,7 +87,7 @@ class EngineHost:
                 raise PortError(f"cannot listen for KV events on {error.strerror}") from error
         self.live = LiveEngine(Engine(engine, config.timing), self._publish if self.publisher else None)
         self._api = Api(self.live, text, config.api, self.publisher)
-        self._server = Server(self._api.handle)
+        self._server = Server(self._api.handle, config.keep_alive)
 
     async def listen(self) -> EngineAddress:
         try:

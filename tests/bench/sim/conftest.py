@@ -32,7 +32,7 @@ StartEngine = Callable[..., Awaitable[Running]]
 
 @pytest.fixture
 async def start_engine() -> AsyncIterator[StartEngine]:
-    """`await start_engine(decode_ms=..., engine={...}, api={...}, publisher={...}, kv_events=...)`."""
+    """`await start_engine(decode_ms=..., engine={...}, api={...}, publisher={...}, kv_events=..., keep_alive=...)`."""
     context: zmq.Context[Any] = zmq.Context()
     running: list[Running] = []
 
@@ -44,6 +44,7 @@ async def start_engine() -> AsyncIterator[StartEngine]:
         api: dict[str, Any] | None = None,
         publisher: dict[str, Any] | None = None,
         kv_events: bool = True,
+        keep_alive: float = 5.0,
     ) -> Running:
         config = HostConfig(
             timing=Timing(FixedTiming(prefill_ms=1.0, decode_ms=decode_ms), speedup=speedup),
@@ -51,6 +52,7 @@ async def start_engine() -> AsyncIterator[StartEngine]:
             api=ApiConfig(**(api or {})),
             publisher=PublisherConfig(**(publisher or {})),
             kv_events=kv_events,
+            keep_alive=keep_alive,
         )
         host = EngineHost(config, 0, TEXT, context)
         address = await host.listen()

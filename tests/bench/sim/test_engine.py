@@ -198,9 +198,16 @@ def test_reset_is_refused_while_a_sequence_runs_and_done_when_it_may_preempt() -
     target.step(0.0)
     assert not target.reset_prefix_cache()
     assert target.reset_prefix_cache(preempt=True)
-    assert target.take_events() == [Cleared()]
     steps = run(target)
     assert [output.position for output in outputs(steps, "a")] == [1, 2]
+
+
+def test_the_next_step_tells_a_reset_before_what_it_stores_itself() -> None:
+    target = engine()
+    run(target, request("a", 8))
+    assert target.reset_prefix_cache()
+    steps = run(target, request("b", 8))
+    assert [type(event) for event in steps[0].events] == [Cleared, Stored]
 
 
 def test_block_keys_are_the_engines_own() -> None:

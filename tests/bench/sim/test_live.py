@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.sim.engine import Engine, EngineConfig, EngineRequest, Output
-from bench.sim.kvcache import CacheEvent, Stored
+from bench.sim.kvcache import CacheEvent, Cleared, Stored
 from bench.sim.lag import LagMeter
 from bench.sim.live import LiveEngine
 from bench.sim.timing import FixedTiming, Timing
@@ -111,6 +111,19 @@ async def test_events_are_published_before_the_tokens_of_their_step(
     live.submit(request("a", 2), sink)
     await finished(sink)
     assert known[0] == 1
+
+
+async def test_a_reset_is_published_with_the_next_step_and_not_at_once(
+    live: LiveEngine, published: list[CacheEvent]
+) -> None:
+    sinks = [Collector(), Collector()]
+    live.submit(request("a", 1), sinks[0])
+    await finished(sinks[0])
+    await until(live.reset_prefix_cache)
+    assert [type(event) for event in published] == [Stored]
+    live.submit(request("b", 1), sinks[1])
+    await finished(sinks[1])
+    assert [type(event) for event in published] == [Stored, Cleared, Stored]
 
 
 async def test_after_a_long_stall_the_schedule_begins_anew(live: LiveEngine) -> None:

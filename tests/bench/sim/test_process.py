@@ -72,7 +72,7 @@ def replay(endpoint: str | None) -> list[list]:
     reader.send_multipart([b"", (0).to_bytes(8, "big")])
     batches = []
     while True:
-        _, _, payload = reader.recv_multipart()
+        payload = reader.recv_multipart()[-1]
         if not payload:
             break
         batches.append(msgspec.msgpack.decode(payload))
