@@ -3,13 +3,14 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real bench-sim lint format clean
+.PHONY: help demo test test-real bench-sim bench-decide lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
 	@echo 'make test       run the tests'
 	@echo 'make test-real  the same promises on a real vLLM (CPU): installs it first, 4 GB, about 25 minutes'
 	@echo 'make bench-sim  how far a live simulated engine distorts its own timing'
+	@echo 'make bench-decide  how long a routing decision takes'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove what the targets made'
 
@@ -39,6 +40,9 @@ test-real: $(VENV)/.ready-test
 
 bench-sim: $(VENV)/.ready
 	$(PY) scripts/bench_sim.py
+
+bench-decide: $(VENV)/.ready
+	$(PY) scripts/bench_decide.py
 
 lint: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check .
