@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -101,6 +102,15 @@ def test_stop_ends_it_cleanly_and_leaves_no_process(monkeypatch: pytest.MonkeyPa
     pid = fleet.pid
     assert (fleet.model, fleet.stop(), fleet.stop()) == ("sim", 0, None)
     assert pid is not None and gone(pid)
+
+
+def test_idle_connections_are_closed_after_the_keep_alive_timeout() -> None:
+    with SimFleet(1, keep_alive_timeout=0.05) as fleet:
+        address = urlsplit(fleet.engines[0].url)
+        with socket.create_connection((address.hostname, address.port), 10) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" not in answer
 
 
 def test_a_failed_start_says_why(tmp_path: Path) -> None:
