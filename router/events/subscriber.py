@@ -4,7 +4,7 @@ loop.
 One thread holds a SUB socket a source (and a DEALER while it asks for a replay), decodes the frames, keeps
 them in order (`order.py`) and queues the result; the loop takes it in slices of half a millisecond. The wire
 is vLLM's: topic, sequence number (8 bytes, big-endian, signed), payload; a replay request is `["", first]`,
-its answers `["", seq, payload]`, the end seq -1.
+its answers `["", topic, seq, payload]` (older engines leave the topic out), the end seq -1.
 
 Epochs: when a connection breaks, its SUB socket is thrown away with everything it still holds, so that what
 comes from the new one is of the new connection only; then `Cleared` is delivered and the source is learnt
