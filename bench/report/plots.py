@@ -79,7 +79,17 @@ def _cdf(axes: Any, arms: Sequence[ArmResult], metric: str, label: str) -> None:
     axes.set_xlabel(label)
     if metric == "ttft_ms":
         axes.set_xscale("log")
+        _plain_numbers(axes.xaxis)
     axes.legend(frameon=False, loc="lower right")
+
+
+def _plain_numbers(axis: Any) -> None:
+    """20, 50, 100 on a logarithmic axis, in place of powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _pairs(axes: Any, other: ArmResult, base: ArmResult) -> None:
@@ -98,6 +108,8 @@ def _pairs(axes: Any, other: ArmResult, base: ArmResult) -> None:
         axes.scatter(xs, ys, s=7, alpha=0.5, linewidths=0, color=COLOURS[0])
         axes.set_xscale("log")
         axes.set_yscale("log")
+        _plain_numbers(axes.xaxis)
+        _plain_numbers(axes.yaxis)
     axes.set_xlabel(f"{base.arm.name}, ms")
     axes.set_ylabel(f"{other.arm.name}, ms (below the line: sooner)")
 
