@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.errors import FAILED, UNREACHABLE, Problem
+from kvctl.errors import FAILED, UNREACHABLE, USAGE, Problem
 from kvctl.options import ConfigFile, option
 
 
@@ -74,16 +74,26 @@ def explain(
             f"{admin} is not a router's admin port: it answered {answer.status_code} without JSON", code=UNREACHABLE
         ) from None
     if answer.status_code != 200:
-        message = data.get("error", {}).get("message") if isinstance(data, dict) else None
-        if message and message.startswith("no such path"):
-            message = f"{admin} is not a router's admin port (`kvctl serve` names it when it starts): {message}"
-        raise Problem(message or f"the router answered {answer.status_code}", code=FAILED)
+        raise Problem(_refusal(data, answer.status_code, admin), code=USAGE if answer.status_code == 400 else FAILED)
+    if not isinstance(data, dict) or not isinstance(data.get("candidates"), list):
+        raise Problem(f"{admin} is not a router's admin port: its answer is no decision", code=UNREACHABLE)
     if output == "json":
         typer.echo(msgspec.json.encode(data).decode())
         return
     from kvctl.render import decision_report
 
     decision_report(data)
+
+
+def _refusal(data: Any, status: int, admin: str) -> str:
+    """What the other side said; who the other side may be if it does not know the path."""
+    error = data.get("error") if isinstance(data, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    if not isinstance(message, str):
+        return f"{admin} answered {status}"
+    if message.startswith("no such path"):
+        return f"{admin} is not a router's admin port (`kvctl serve` names it when it starts): {message}"
+    return message
 
 
 def _body(prompt: str | None, request: Path | None, model: str | None) -> bytes:

@@ -257,27 +257,36 @@ def test_explain_sends_nothing_and_agrees_with_the_next_decision(kv_router: Runn
 def test_explain_on_the_command_line_shows_a_decision(kv_router: RunningRouter) -> None:
     answer = kv_router.ask("why")
     for arguments in ([answer.headers["x-kvctl-decision"]], ["--prompt", "why", "--model", "sim"]):
-        result = subprocess.run(
-            [sys.executable, "-m", "kvctl", "explain", *arguments, "--admin", kv_router.admin],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        result = explain(*arguments, "--admin", kv_router.admin)
         assert result.returncode == 0, result.stderr
         assert answer.headers["x-kvctl-worker"] in result.stdout
         assert "prefill" in result.stdout
         assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_explain_of_an_unknown_id_says_so_with_exit_code_1(kv_router: RunningRouter) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "kvctl", "explain", "d-nothing", "--admin", kv_router.admin],
-        capture_output=True,
-        text=True,
-        timeout=60,
+def explain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kvctl", "explain", *arguments], capture_output=True, text=True, timeout=60
     )
+
+
+def test_explain_of_an_unknown_id_says_so_with_exit_code_1(kv_router: RunningRouter) -> None:
+    result = explain("d-nothing", "--admin", kv_router.admin)
     assert result.returncode == 1
     assert "d-nothing" in result.stderr
+
+
+def test_explain_of_a_mode_that_does_not_exist_is_usage(kv_router: RunningRouter) -> None:
+    result = explain("--prompt", "x", "--mode", "fastest", "--admin", kv_router.admin)
+    assert result.returncode == 2
+    assert "round-robin" in result.stderr
+
+
+def test_explain_asked_of_something_else_says_that_it_is_no_admin_port(sims: SimFleet) -> None:
+    result = explain("--prompt", "x", "--admin", f"{sims.engines[0].url}/tokenize?")
+    assert result.returncode in (1, 3)
+    assert "Traceback" not in result.stderr
+    assert "internal error" not in result.stderr
 
 
 def test_chat_responses_and_messages_are_routed_by_their_text(kv_router: RunningRouter) -> None:
