@@ -85,9 +85,10 @@ def serve(
             "--predict-ttl",
             min=0,
             rich_help_panel=_ROUTING,
-            help="The blocks of a running request count as held, and for so many seconds more; 0 is off.",
+            help="Seconds for which the blocks of an ended request count as held unless the engine says that they "
+            "are gone; those of a running one always do. 0 switches both off.",
         ),
-    ] = 0.05,
+    ] = 5.0,
     approximate_ttl: Annotated[
         float,
         option(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from router.eligibility import BusyThresholds, refusal, why_not
+from router.events.wire import BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import KvState, Worker
@@ -34,12 +35,12 @@ FALLBACK_BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """Limits in bytes, times in seconds. `predict_ttl`: how long the blocks of an ended request count as held before
-    KV events have confirmed them; 0 switches predict-on-route off, for running requests as well."""
+    """Limits in bytes, times in seconds. `predict_ttl`: how long the blocks of an ended request count as held while KV
+    events have neither confirmed nor removed them; 0 switches predict-on-route off, for running requests as well."""
 
     weights: KvWeights = field(default_factory=KvWeights)
     index_limit: int = 1024 * MIB
-    predict_ttl: float = 0.05
+    predict_ttl: float = 5.0
     approximate_ttl: float = 120.0
     thresholds: BusyThresholds = field(default_factory=BusyThresholds)
     seed: int | None = None
@@ -73,6 +74,16 @@ class RoutingCore:
         for slot in worker.slots if rank is None else worker.slots[rank : rank + 1]:
             self.index.clear(slot)
             self.predictions.drop(slot)
+
+    def apply(self, slot: int, event: Event) -> None:
+        """A KV event of a worker's. What the worker says it gave up on its device is expected there no longer.
+
+        Raises:
+            ValueError: the event contradicts itself.
+        """
+        self.index.apply(slot, event)
+        if isinstance(event, BlockRemoved) and event.tier is Tier.DEVICE and len(self.index.gone):
+            self.predictions.remove(slot, self.index.gone)
 
     def retire(self, worker: Worker) -> None:
         """After `fleet.remove`: forget the worker, and give its slots back once its last request has ended."""
@@ -217,7 +228,7 @@ class RoutingCore:
         return booking
 
     def ended(self, booking: Booking, worker: Worker, now: float) -> None:
-        """A released booking: its blocks stay held for the moment until the engine's own word is here."""
+        """A released booking: its blocks stay held until the engine's own word is here, or says otherwise."""
         ttl = self.settings.predict_ttl
         if booking.computed and len(booking.keys) and ttl > 0 and worker.kv in (KvState.LIVE, KvState.LOST):
             self.predictions.add(booking.slot, booking.keys, now, ttl=ttl)

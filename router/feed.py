@@ -107,7 +107,7 @@ class KvFeed:
             if isinstance(event, BlockStored) and event.block_size != worker.block_size:
                 self._learn_block_size(worker, event.block_size)
             try:
-                self._core.index.apply(slot, event)
+                self._core.apply(slot, event)
             except ValueError as error:
                 self.bad_batches += 1
                 log.warning("Worker %s: a KV event was not applied: %s", worker.id, error)

@@ -88,6 +88,7 @@ class PrefixIndex:
         self._free = list(range(slots + _SPARE - 1, slots - 1, -1))
         self._retired: deque[int] = deque()
         self._roots: dict[tuple[int, str | None, str | None], int] = {}
+        self.gone: Keys = np.empty(0, np.uint64)
         self._only_live()
 
     @property
@@ -185,16 +186,21 @@ class PrefixIndex:
         return count - duplicates
 
     def remove(self, slot: int, tier: int | None, hashes: npt.NDArray[np.uint64]) -> int:
-        """`slot` holds one copy less of these in `tier` (None: no copy in any tier). Returns how many it did hold."""
+        """`slot` holds one copy less of these in `tier` (None: no copy in any tier). Returns how many it did hold.
+
+        The keys of those whose last copy in the tier went are in `gone` until the next call.
+        """
         self._tidy()
+        gone = np.empty(len(hashes), np.uint64)
         table, inner, done = self._table, self._inner[slot], 0
         where = -1 if tier is None else int(tier)
-        table.state[at.UNKNOWN] = 0
+        table.state[at.UNKNOWN] = table.state[at.GONE] = 0
         while True:
-            done = operations.remove(*table.core, inner, where, hashes, done)  # type: ignore[call-arg]
+            done = operations.remove(*table.core, inner, where, hashes, gone, done)  # type: ignore[call-arg]
             if done == len(hashes):
                 break
             table.make_room(int(table.state[at.NEED]))
+        self.gone = gone[: table.state[at.GONE]]
         unknown = int(table.state[at.UNKNOWN])
         self._counters.unknown_removals += unknown
         self._counters.removed += len(hashes) - unknown

@@ -72,7 +72,8 @@ DUPLICATES: Final = 14
 UNKNOWN: Final = 15
 PARENT: Final = 16
 COPIES: Final = 17
-STATE_SIZE: Final = 18
+GONE: Final = 18
+STATE_SIZE: Final = 19
 
 # what a kernel that stopped early asks for (as a negative result)
 NEED_NODES: Final = -2

@@ -79,11 +79,12 @@ def store(
     return hashes.shape[0]
 
 
-@njit(i64(*at.CORE, i64, i64, at.U64S, i64), **at.KERNEL)
-def remove(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, tier, hashes, start):
+@njit(i64(*at.CORE, i64, i64, at.U64S, types.uint64[::1], i64), **at.KERNEL)
+def remove(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, tier, hashes, gone, start):
     """A BlockRemoved: one copy less; `tier` -1 is every copy in every tier.
 
-    Hashes the slot does not hold there are counted in state[UNKNOWN].
+    Hashes the slot does not hold there are counted in state[UNKNOWN]. The keys of blocks whose last copy in the tier
+    went are written to `gone`, as long as `hashes`; state[GONE] counts them.
     """
     state[at.NEED] = 0
     for i in range(start, hashes.shape[0]):
@@ -94,6 +95,7 @@ def remove(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, ti
         if tier >= 0 and ((np.int64(handles[h].copies) >> (8 * tier)) & 0xFF) > 0:
             handles[h].copies = np.int64(handles[h].copies) - (1 << (8 * tier))
             continue
+        key = nodes[handles[h].node].key
         if tier >= 0:
             need = detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, tier)
         else:
@@ -101,6 +103,8 @@ def remove(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, ti
         if need < 0:
             state[at.NEED] = need
             return i
+        gone[state[at.GONE]] = key
+        state[at.GONE] += 1
     return hashes.shape[0]
 
 
@@ -232,6 +236,22 @@ def expire(nodes, ntab, handles, htab, sets, stab, words, state, slots, timers, 
             leave_queue(timers, queues, h)
             gone += 1
     return gone
+
+
+@njit(i64(*at.CORE, TIMERS_T, QUEUES_T, i64, at.U64S, i64), **at.KERNEL)
+def unexpect(nodes, ntab, handles, htab, sets, stab, words, state, slots, timers, queues, slot, keys, start):
+    """Expect `keys` on a slot no longer; those that were not expected are passed over."""
+    state[at.NEED] = 0
+    for i in range(start, keys.shape[0]):
+        h = find_handle(handles, htab, slot, keys[i])
+        if h < 0:
+            continue
+        need = detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, 0)
+        if need < 0:
+            state[at.NEED] = need
+            return i
+        leave_queue(timers, queues, h)
+    return keys.shape[0]
 
 
 @njit(i64(*at.CORE, TIMERS_T, QUEUES_T, i64), **at.KERNEL)

@@ -87,6 +87,15 @@ class Predictions:
                 return gone
             table.make_room(int(table.state[at.NEED]))
 
+    def remove(self, slot: int, keys: Keys) -> None:
+        """The slot does not hold these any more: expect them there no longer."""
+        table, done = self._table, 0
+        while True:
+            done = operations.unexpect(*table.core, table.side, self._queues, slot, keys, done)  # type: ignore[call-arg]
+            if done == len(keys):
+                return
+            table.make_room(int(table.state[at.NEED]))
+
     def drop(self, slot: int) -> None:
         """The slot's worker is gone or empty: expect nothing there."""
         table = self._table

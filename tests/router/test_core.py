@@ -7,6 +7,7 @@ import pytest
 
 from router.core import CoreSettings, RoutingCore, reusable_tokens
 from router.eligibility import BusyThresholds
+from router.events.wire import BlockRemoved, BlockStored, Tier
 from router.fleet.worker import Health, KvState, Worker
 from router.model import AllBusy, Decision, Degraded, NoWorkers, Reason, RouteRequest, WorkerSpec
 from router.policies.kv import KvWeights
@@ -79,6 +80,38 @@ def test_the_blocks_of_a_running_request_count_as_held_and_a_moment_longer() -> 
     made.ended(booking, made.fleet.workers[decision.worker], 101.0)
     assert ask(made, tokens(1, 2, 3, 4), now=101.4).predicted_cached_tokens == 48
     assert ask(made, tokens(1, 2, 3, 4), now=101.6).predicted_cached_tokens == 0
+
+
+def test_a_block_that_the_engine_gave_up_is_expected_no_longer() -> None:
+    made = core("a", predict_ttl=5.0)
+    first = request(made, tokens(1, 2, 3, 4))
+    booking = made.book(made.decide(first, "kv", 0.0), first, 0.0)
+    booking.prefill_done()
+    hashes = np.arange(4, dtype=np.uint64)
+    made.apply(booking.slot, BlockStored(hashes, None, tokens(1, 2, 3, 4), B))
+    booking.release()
+    made.ended(booking, made.fleet.workers["a"], 1.0)
+    made.apply(booking.slot, BlockRemoved(hashes[2:]))
+    assert ask(made, tokens(1, 2, 3, 4, 5), now=1.1).predicted_cached_tokens == 32
+    made.apply(booking.slot, BlockRemoved(hashes[:1], Tier.HOST))
+    assert ask(made, tokens(1, 2, 3, 4, 5), now=1.1).predicted_cached_tokens == 32
+
+
+def test_a_block_with_a_copy_left_is_still_expected() -> None:
+    made = core("a", predict_ttl=5.0)
+    ids = tokens(1, 2)
+    first = request(made, ids)
+    booking = made.book(made.decide(first, "kv", 0.0), first, 0.0)
+    booking.prefill_done()
+    hashes = np.arange(2, dtype=np.uint64)
+    made.apply(booking.slot, BlockStored(hashes, None, ids, B))
+    made.apply(booking.slot, BlockStored(hashes, None, ids, B))
+    booking.release()
+    made.ended(booking, made.fleet.workers["a"], 1.0)
+    made.apply(booking.slot, BlockRemoved(hashes))
+    assert ask(made, tokens(1, 2, 3), now=1.1).predicted_cached_tokens == 32
+    made.apply(booking.slot, BlockRemoved(hashes))
+    assert ask(made, tokens(1, 2, 3), now=1.1).predicted_cached_tokens == 0
 
 
 def test_a_request_that_was_never_computed_leaves_no_expectation() -> None:

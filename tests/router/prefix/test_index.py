@@ -89,8 +89,10 @@ def test_a_block_in_two_copies_is_gone_with_the_second() -> None:
         store(index, 0, [1, 2], [10])
     index.remove(0, 0, u64([10]))
     assert overlap_of(index, [1, 2]).device.tolist() == [1]
-    index.remove(0, 0, u64([10]))
+    assert len(index.gone) == 0
+    index.remove(0, 0, u64([10, 77]))
     assert overlap_of(index, [1, 2]).device.tolist() == [0]
+    assert len(index.gone) == 1
 
 
 def test_without_counting_copies_one_removal_ends_a_block_told_twice() -> None:

@@ -59,6 +59,15 @@ def test_a_prompt_longer_than_the_limit_keeps_its_first_blocks() -> None:
     assert predictions.match(u64(range(1, 100)), now=0.0)[0] == 10
 
 
+def test_removed_keys_are_expected_no_longer_and_may_be_again() -> None:
+    predictions = Predictions(ttl=5.0)
+    predictions.add(0, u64([1, 2, 3]), now=0.0)
+    predictions.remove(0, u64([2, 99]))
+    assert predictions.match(u64([1, 2, 3]), now=1.0)[0] == 1
+    predictions.add(0, u64([2]), now=1.0)
+    assert predictions.match(u64([1, 2, 3]), now=1.0)[0] == 3
+
+
 def test_drop_forgets_a_slot_only() -> None:
     predictions = Predictions(ttl=5.0)
     predictions.add(0, u64([1, 2]), now=0.0)
@@ -89,7 +98,7 @@ def test_no_time_and_no_room_are_refused(ttl: float, limit: int) -> None:
 
 
 step = st.tuples(
-    st.sampled_from(["add", "add", "add", "expire", "drop"]),
+    st.sampled_from(["add", "add", "add", "expire", "drop", "remove"]),
     st.integers(0, 2),
     st.integers(0, 3),
     st.integers(1, 6),
@@ -112,6 +121,13 @@ def test_random_steps_give_what_a_dict_of_expiries_gives(steps: list[tuple]) -> 
             expires = {where: until for where, until in expires.items() if until > now}
             for key in keys:
                 expires[slot, key] = max(expires.get((slot, key), 0.0), now + ttl)
+        elif name == "remove":
+            predictions.remove(slot, u64(keys[depth // 2 :]))
+            expires = {
+                where: until
+                for where, until in expires.items()
+                if where[0] != slot or where[1] not in keys[depth // 2 :]
+            }
         elif name == "drop":
             predictions.drop(slot)
             expires = {where: until for where, until in expires.items() if where[0] != slot}
