@@ -84,6 +84,7 @@ class RoutingCore:
         self.index.apply(slot, event)
         if isinstance(event, BlockRemoved) and event.tier is Tier.DEVICE and len(self.index.gone):
             self.predictions.remove(slot, self.index.gone)
+            self.loads.given_up[slot] += len(self.index.gone)
 
     def retire(self, worker: Worker) -> None:
         """After `fleet.remove`: forget the worker, and give its slots back once its last request has ended."""
@@ -228,10 +229,16 @@ class RoutingCore:
         return booking
 
     def ended(self, booking: Booking, worker: Worker, now: float) -> None:
-        """A released booking: its blocks stay held until the engine's own word is here, or says otherwise."""
-        ttl = self.settings.predict_ttl
-        if booking.computed and len(booking.keys) and ttl > 0 and worker.kv in (KvState.LIVE, KvState.LOST):
-            self.predictions.add(booking.slot, booking.keys, now, ttl=ttl)
+        """A released booking: where the engine's own word on its blocks is late, they count as held until it comes.
+
+        An engine that gave up blocks in the meantime may have given up these: then nothing is expected.
+        """
+        ttl, slot, keys = self.settings.predict_ttl, booking.slot, booking.keys
+        if not booking.computed or not len(keys) or ttl <= 0 or worker.kv not in (KvState.LIVE, KvState.LOST):
+            return
+        told = int(self.index.match(keys).device[slot]) >= len(keys)
+        if not told and self.loads.given_up[slot] == booking.given_up_before:
+            self.predictions.add(slot, keys, now, ttl=ttl)
 
     def _degraded(self, request: RouteRequest, policy: Policy, candidates: Candidates) -> tuple[Degraded, ...]:
         """What a policy that looks at blocks had to do without; nothing for the others."""

@@ -23,7 +23,7 @@ _NO_KEYS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 class Booking:
     """One request's share of its slot's load. A context manager; `release` may be called again, and does nothing."""
 
-    __slots__ = ("_loads", "_prefill", "_released", "_ticket", "computed", "keys", "slot")
+    __slots__ = ("_loads", "_prefill", "_released", "_ticket", "computed", "given_up_before", "keys", "slot")
 
     def __init__(
         self, loads: LoadTracker, slot: int, prefill: int, keys: npt.NDArray[np.uint64], ticket: int | None
@@ -34,6 +34,7 @@ class Booking:
         self._prefill = prefill
         self._ticket = ticket
         self._released = False
+        self.given_up_before = int(loads.given_up[slot])
         self.computed = False
         """Whether the engine has computed the prompt, as far as is known."""
 
@@ -74,13 +75,15 @@ class Booking:
 
 
 class LoadTracker:
-    """Arrays indexed by slot, int64. A slot is given back by its owner only when `idle(slot)`."""
+    """Arrays indexed by slot, int64; `given_up` counts the device blocks that a slot said it evicted. A slot is given
+    back by its owner only when `idle(slot)`."""
 
     def __init__(self, active: ActiveBlocks, slots: int = 64) -> None:
         self.active = active
         self.pending = PendingPrefills()
         self.active_requests: IntArray = np.zeros(slots, np.int64)
         self.prefill_tokens: IntArray = np.zeros(slots, np.int64)
+        self.given_up: IntArray = np.zeros(slots, np.int64)
         self.open_bookings = 0
 
     def ensure_slots(self, count: int) -> None:
@@ -90,6 +93,7 @@ class LoadTracker:
             more = np.zeros(max(missing, len(self.active_requests)), np.int64)
             self.active_requests = np.concatenate([self.active_requests, more])
             self.prefill_tokens = np.concatenate([self.prefill_tokens, more])
+            self.given_up = np.concatenate([self.given_up, more])
         self.active.ensure_slots(count)
 
     def book(

@@ -9,6 +9,7 @@ from router.core import CoreSettings, RoutingCore, reusable_tokens
 from router.eligibility import BusyThresholds
 from router.events.wire import BlockRemoved, BlockStored, Tier
 from router.fleet.worker import Health, KvState, Worker
+from router.load import Booking
 from router.model import AllBusy, Decision, Degraded, NoWorkers, Reason, RouteRequest, WorkerSpec
 from router.policies.kv import KvWeights
 
@@ -82,32 +83,59 @@ def test_the_blocks_of_a_running_request_count_as_held_and_a_moment_longer() -> 
     assert ask(made, tokens(1, 2, 3, 4), now=101.6).predicted_cached_tokens == 0
 
 
-def test_a_block_that_the_engine_gave_up_is_expected_no_longer() -> None:
-    made = core("a", predict_ttl=5.0)
-    first = request(made, tokens(1, 2, 3, 4))
+def running(made: RoutingCore, ids: np.ndarray) -> Booking:
+    """A request on worker `a` that has got its first token."""
+    first = request(made, ids)
     booking = made.book(made.decide(first, "kv", 0.0), first, 0.0)
     booking.prefill_done()
-    hashes = np.arange(4, dtype=np.uint64)
-    made.apply(booking.slot, BlockStored(hashes, None, tokens(1, 2, 3, 4), B))
+    return booking
+
+
+def end(made: RoutingCore, booking: Booking, now: float) -> None:
     booking.release()
-    made.ended(booking, made.fleet.workers["a"], 1.0)
+    made.ended(booking, made.fleet.workers["a"], now)
+
+
+def test_a_block_that_the_engine_gave_up_is_expected_no_longer() -> None:
+    made = core("a", predict_ttl=5.0)
+    ids, hashes = tokens(1, 2, 3, 4), np.arange(4, dtype=np.uint64)
+    booking = running(made, ids)
+    end(made, booking, 1.0)
+    assert ask(made, tokens(1, 2, 3, 4, 5), now=1.1).predicted_cached_tokens == 64
+    made.apply(booking.slot, BlockStored(hashes, None, ids, B))
     made.apply(booking.slot, BlockRemoved(hashes[2:]))
-    assert ask(made, tokens(1, 2, 3, 4, 5), now=1.1).predicted_cached_tokens == 32
+    assert ask(made, tokens(1, 2, 3, 4, 5), now=1.2).predicted_cached_tokens == 32
     made.apply(booking.slot, BlockRemoved(hashes[:1], Tier.HOST))
+    assert ask(made, tokens(1, 2, 3, 4, 5), now=1.2).predicted_cached_tokens == 32
+
+
+def test_blocks_that_were_given_up_before_the_answers_end_was_seen_are_not_expected() -> None:
+    made = core("a", predict_ttl=5.0)
+    ids, hashes = tokens(1, 2, 3, 4), np.arange(4, dtype=np.uint64)
+    booking = running(made, ids)
+    made.apply(booking.slot, BlockStored(hashes, None, ids, B))
+    made.apply(booking.slot, BlockRemoved(hashes[2:]))
+    end(made, booking, 1.0)
     assert ask(made, tokens(1, 2, 3, 4, 5), now=1.1).predicted_cached_tokens == 32
+
+
+def test_what_the_engine_has_told_needs_no_expectation() -> None:
+    made = core("a", predict_ttl=5.0)
+    ids = tokens(1, 2)
+    booking = running(made, ids)
+    made.apply(booking.slot, BlockStored(np.arange(2, dtype=np.uint64), None, ids, B))
+    end(made, booking, 1.0)
+    assert len(made.predictions) == 0
+    assert ask(made, tokens(1, 2, 3), now=100.0).predicted_cached_tokens == 32
 
 
 def test_a_block_with_a_copy_left_is_still_expected() -> None:
     made = core("a", predict_ttl=5.0)
-    ids = tokens(1, 2)
-    first = request(made, ids)
-    booking = made.book(made.decide(first, "kv", 0.0), first, 0.0)
-    booking.prefill_done()
-    hashes = np.arange(2, dtype=np.uint64)
-    made.apply(booking.slot, BlockStored(hashes, None, ids, B))
-    made.apply(booking.slot, BlockStored(hashes, None, ids, B))
-    booking.release()
-    made.ended(booking, made.fleet.workers["a"], 1.0)
+    ids, hashes = tokens(1, 2), np.arange(2, dtype=np.uint64)
+    booking = running(made, ids)
+    for _copy in range(2):
+        made.apply(booking.slot, BlockStored(hashes, None, ids, B))
+    end(made, booking, 1.0)
     made.apply(booking.slot, BlockRemoved(hashes))
     assert ask(made, tokens(1, 2, 3), now=1.1).predicted_cached_tokens == 32
     made.apply(booking.slot, BlockRemoved(hashes))
