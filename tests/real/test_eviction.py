@@ -5,7 +5,6 @@ The model's tokenizer puts a BOS before plain prompts, and its chat template bri
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -42,14 +41,11 @@ def exchanges(conversations: list[list[Exchange]]) -> list[Exchange]:
     return [exchange for conversation in conversations for exchange in conversation]
 
 
-def test_evictions_happen(conversations: list[list[Exchange]], router: Router) -> None:
-    """A turn repeats all of the turn before, so an engine that had kept everything would report at least that."""
-    block = router.decision(conversations[0][0].decision)["block_size"]
-    lost = 0
-    for turns in conversations:
-        for before, after in itertools.pairwise(turns):
-            lost += before.worker == after.worker and after.told < before.prompt_tokens // block * block
-    assert lost >= 6
+def test_evictions_happen(exchanges: list[Exchange], router: Router) -> None:
+    """The engines gave up more blocks than both caches hold: what was held at the end is not what was held first."""
+    removed = router.get("/index")["counters"]["removed"]
+    print(f"\nblocks evicted by the engines: {removed} in {len(exchanges)} requests")
+    assert removed > 2 * 63
 
 
 def test_something_is_reused_all_the_same(exchanges: list[Exchange]) -> None:
