@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,9 @@ from router.eligibility import BusyThresholds, refusal, why_not
 from router.events.wire import BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
-from router.fleet.worker import KvState, Worker
+from router.fleet.worker import Worker
 from router.load import Booking, LoadTracker
-from router.model import Candidates, Decision, Degraded, FloatArray, IntArray, Policy, RouteRequest
+from router.model import Candidates, Decision, Degraded, IntArray, Policy, RouteRequest
 from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
 from router.prefix.active import ActiveBlocks
@@ -215,15 +216,12 @@ class RoutingCore:
         candidates = decision.candidates
         slot = int(candidates.slots[row])
         keys = request.keys.get(decision.block_size)
-        weights = self.settings.weights
-        blocks = candidates.device[row] + (
-            weights.host_cache_hit_weight * candidates.host[row] + weights.disk_cache_hit_weight * candidates.disk[row]
-        )
-        cached = int(blocks * decision.block_size)
+        held = candidates.device[row], candidates.host[row], candidates.disk[row]
+        cached = int(weighted_blocks(*held, self.settings.weights) * decision.block_size)
         booking = self.loads.book(slot, request.prompt_tokens, cached, keys, int(candidates.device[row]))
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
-            blind = worker.kv in (KvState.NONE, KvState.PENDING) or Degraded.APPROXIMATE_TOKENS in request.degraded
+            blind = not worker.tells or Degraded.APPROXIMATE_TOKENS in request.degraded
             if blind and self.settings.approximate_ttl > 0:
                 self.predictions.add(slot, keys, now, ttl=self.settings.approximate_ttl)
         return booking
@@ -234,7 +232,7 @@ class RoutingCore:
         An engine that gave up blocks in the meantime may have given up these: then nothing is expected.
         """
         ttl, slot, keys = self.settings.predict_ttl, booking.slot, booking.keys
-        if not booking.computed or not len(keys) or ttl <= 0 or worker.kv not in (KvState.LIVE, KvState.LOST):
+        if not booking.computed or not len(keys) or ttl <= 0 or not worker.tells:
             return
         told = int(self.index.match(keys).device[slot]) >= len(keys)
         if not told and self.loads.given_up[slot] == booking.given_up_before:
@@ -268,19 +266,14 @@ def reusable_tokens(blocks: int, prompt_tokens: int, block_size: int) -> int:
     return min(blocks, (prompt_tokens - 1) // block_size) * block_size
 
 
-def effective_cached_tokens(candidates: Candidates, weights: KvWeights) -> FloatArray:
-    """Tokens of the prompt that each row need not compute; a block of a slower tier counts by its weight. float64."""
-    blocks = (
-        candidates.device
-        + weights.host_cache_hit_weight * candidates.host
-        + weights.disk_cache_hit_weight * candidates.disk
-    )
-    tokens: FloatArray = blocks * candidates.block_size
-    return tokens
+def weighted_blocks(device: Any, host: Any, disk: Any, weights: KvWeights) -> Any:
+    """Blocks of a prompt that need not be computed, a block of a slower tier by its weight; of one row or of all."""
+    return device + weights.host_cache_hit_weight * host + weights.disk_cache_hit_weight * disk
 
 
 def potential_loads(candidates: Candidates, prompt_tokens: int, weights: KvWeights) -> tuple[IntArray, IntArray]:
     """(prefill tokens, decode blocks) of each row as if the request were placed there, int64."""
-    cached = effective_cached_tokens(candidates, weights).astype(np.int64)
+    blocks = weighted_blocks(candidates.device, candidates.host, candidates.disk, weights)
+    cached: IntArray = (blocks * candidates.block_size).astype(np.int64)
     prefill = candidates.prefill_tokens + np.maximum(prompt_tokens - cached, 0)
     return prefill, candidates.decode_blocks + candidates.new_blocks

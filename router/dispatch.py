@@ -79,7 +79,6 @@ class RequestDispatcher:
         self.log = log
         self.stats = stats
         self.settings = settings
-        self.open_legs = 0
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
@@ -118,14 +117,11 @@ class RequestDispatcher:
         if attempts >= self.settings.attempts:
             return self._failed(status, f"{what}; {attempts} workers were tried")
         try:
-            leg = self._place(inbound, request, failed.decision.mode, watch=failed.watch)
+            return self._place(inbound, request, failed.decision.mode, watch=failed.watch)
         except RoutingError:
             return self._failed(status, f"{what}; no other worker can serve the request")
-        self.stats.retries += 1
-        return leg
 
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
-        self.open_legs -= 1
         if not leg.worker.removed:
             self.stats.leg_ended(leg.worker.id, outcome)
         if not leg.worker.removed and leg.worker.health is Health.UP:
@@ -293,7 +289,6 @@ class RequestDispatcher:
         worker = self.core.fleet.view.members[decision.winner]
         self.log.add(decision)
         self.stats.decided(decision, _best_eligible(decision))
-        self.open_legs += 1
         id_line = f"x-request-id: {request.id}\r\n".encode("latin-1", "replace")
         upstream = b"" if inbound.header(_REQUEST_ID) else id_line
         if worker.ranks > 1:

@@ -33,8 +33,7 @@ class KvFeed:
         self._followed: dict[str, tuple[Source, ...]] = {}
         self._lost: dict[str, str] = {}
         self._task = loop.create_task(self._look())
-        self.applied_batches = 0
-        self.bad_batches = 0
+        self.not_applied = 0
 
     # -- which sources -----------------------------------------------------------------------------------------
 
@@ -97,7 +96,6 @@ class KvFeed:
 
     def _apply(self, worker: Worker, batch: Events) -> None:
         slot = worker.slots[batch.rank]
-        self.applied_batches += 1
         for event in batch.events:
             if isinstance(event, AllBlocksCleared):
                 self._core.forget(worker, batch.rank)
@@ -109,7 +107,7 @@ class KvFeed:
             try:
                 self._core.apply(slot, event)
             except ValueError as error:
-                self.bad_batches += 1
+                self.not_applied += 1
                 log.warning("Worker %s: a KV event was not applied: %s", worker.id, error)
 
     def _learn_block_size(self, worker: Worker, block_size: int) -> None:

@@ -54,7 +54,6 @@ class RouterStats:
         self.degraded: defaultdict[str, int] = defaultdict(int)
         self.legs: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.refused: defaultdict[str, int] = defaultdict(int)
-        self.retries = 0
         self.ttft = Histogram(TTFT_BUCKETS)
         self.decide = Histogram(DECIDE_BUCKETS)
         self.tokenize = Histogram(DECIDE_BUCKETS)
@@ -65,7 +64,6 @@ class RouterStats:
         self.predicted_joined_tokens = 0
         self.engine_reused_tokens = 0
         self.prediction_exact = 0
-        self.workers_file_errors = 0
 
     def decided(self, decision: Decision, best_eligible_tokens: int) -> None:
         self.decisions[decision.mode, str(decision.reason)] += 1
@@ -112,7 +110,7 @@ class RouterCollector(Collector):
         yield _counter("kvctl_unwatched_answers", "Answers that could not be followed to the end", plane.unwatched)
         yield _counter("kvctl_upstream_connections", "Connections opened to engines", plane.upstream_opened)
         yield _counter("kvctl_upstream_reused", "Requests sent on a kept connection", plane.upstream_reused)
-        yield _counter("kvctl_retries", "Legs started after another leg failed", stats.retries)
+        yield _counter("kvctl_retries", "Legs started after another leg failed", plane.retries)
         yield _labelled("kvctl_decisions", "Decisions", ("mode", "reason"), stats.decisions)
         yield _labelled(
             "kvctl_degraded_decisions", "Decisions that had to do without something", ("what",), stats.degraded
@@ -122,9 +120,6 @@ class RouterCollector(Collector):
         yield stats.ttft.family("kvctl_time_to_first_token_seconds", "Request complete to first generated content")
         yield stats.decide.family("kvctl_decide_seconds", "Token ids to decision")
         yield stats.tokenize.family("kvctl_tokenize_seconds", "Request body to token ids")
-        yield _counter(
-            "kvctl_workers_file_errors", "Reads of the workers file that were not taken", stats.workers_file_errors
-        )
 
     def _cache(self) -> Iterable[Metric]:
         stats, core = self.stats, self.core

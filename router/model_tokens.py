@@ -98,7 +98,7 @@ class ModelTokens:
             urls = [
                 worker.spec.url
                 for worker in self._fleet.workers.values()
-                if worker.health is Health.UP and (not model or not worker.models or model in worker.models)
+                if worker.health is Health.UP and worker.serves(model)
             ]
             kept = self._urls[model] = (view, urls)
         return kept[1]

@@ -1,4 +1,7 @@
-"""Metrics of the rooms that keep their own counters: tokens, KV-event sources, decision log. Read when scraped."""
+"""Metrics of the rooms that keep their own counters: tokens, KV-event sources, workers file, decision log.
+
+Read when scraped.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from router.feed import KvFeed
+from router.fleet.monitor import FleetMonitor
 from router.model_tokens import ModelTokens
 from router.records import DecisionLog
 
@@ -15,9 +19,10 @@ _EVENTS = ("frames", "blocks", "malformed", "gaps", "repaired", "frames_lost", "
 
 
 class RoomCollector(Collector):
-    def __init__(self, tokens: ModelTokens, feed: KvFeed, log: DecisionLog) -> None:
+    def __init__(self, tokens: ModelTokens, feed: KvFeed, monitor: FleetMonitor, log: DecisionLog) -> None:
         self._tokens = tokens
         self._feed = feed
+        self._monitor = monitor
         self._log = log
 
     def collect(self) -> Iterable[Metric]:
@@ -30,6 +35,10 @@ class RoomCollector(Collector):
             for what in _EVENTS:
                 events.add_metric([worker, what], float(sum(state.get(what, 0) for state in states)))
         yield events
+        yield CounterMetricFamily("kvctl_kv_events_not_applied", "Contradictory KV events", self._feed.not_applied)
+        yield CounterMetricFamily(
+            "kvctl_workers_file_errors", "Reads of the workers file that were not taken", self._monitor.file_errors
+        )
         yield GaugeMetricFamily("kvctl_decision_log_bytes", "Estimated memory of the decision log", self._log.bytes)
         yield GaugeMetricFamily("kvctl_decision_log_limit_bytes", "Its limit", self._log.limit_bytes)
 

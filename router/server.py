@@ -89,7 +89,7 @@ class Router:
         self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
         registry = CollectorRegistry()
         registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
-        registry.register(RoomCollector(self.tokens, self.feed, self.log))
+        registry.register(RoomCollector(self.tokens, self.feed, self.monitor, self.log))
         admin = AdminApp(
             self.core, self.monitor, self.dispatcher, self.log, self.feed, registry, shown_settings(settings)
         )
@@ -160,7 +160,6 @@ class Router:
         while True:
             await asyncio.sleep(_RECLAIM_EVERY)
             self.core.reclaim()
-            self.stats.workers_file_errors = self.monitor.file_errors
 
     async def stop(self) -> None:
         await self.plane.stop(self.settings.drain_timeout)

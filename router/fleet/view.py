@@ -36,7 +36,7 @@ class FleetView:
         self.zeros: IntArray = np.zeros(len(rows), np.int64)
         self.scoring_block_size = np.maximum(self.block_size, 1)
         self.block_sizes = tuple(sorted({worker.block_size for worker in members if worker.block_size}))
-        self.no_events: IntArray = _ints(worker.kv in (KvState.NONE, KvState.PENDING) for worker in self.members)
+        self.no_events: IntArray = _ints(not worker.tells for worker in self.members)
         self.lost_events: IntArray = _ints(worker.kv is KvState.LOST for worker in self.members)
         self.differs: IntArray = _ints("block_size" in worker.warnings for worker in self.members)
         self.whole = bool(
@@ -62,9 +62,7 @@ class FleetView:
         """Tokens that the reachable workers of `model` take at most, prompt and answer; None if one did not tell."""
         if model not in self._contexts:
             lengths = [
-                worker.max_model_len
-                for worker in self._unique
-                if worker.health is Health.UP and (not model or not worker.models or model in worker.models)
+                worker.max_model_len for worker in self._unique if worker.health is Health.UP and worker.serves(model)
             ]
             known = [length for length in lengths if length is not None]
             if len(self._contexts) >= _MOST_MODELS:
@@ -74,7 +72,7 @@ class FleetView:
 
     @staticmethod
     def _rule(worker: Worker, model: str) -> WhyNot:
-        if model and worker.models and model not in worker.models:
+        if not worker.serves(model):
             return WhyNot.WRONG_MODEL
         if worker.health is not Health.UP:
             return WhyNot.UNHEALTHY

@@ -59,6 +59,15 @@ class Worker:
         return self.spec.id
 
     @property
+    def tells(self) -> bool:
+        """Whether its KV events arrive, even if some were lost: only then its index confirms or denies."""
+        return self.kv in (KvState.LIVE, KvState.LOST)
+
+    def serves(self, model: str) -> bool:
+        """Whether it has `model`; "" is any, and a worker that told no models is taken at its word to serve all."""
+        return not model or not self.models or model in self.models
+
+    @property
     def ranks(self) -> int:
         return len(self.slots)
 
