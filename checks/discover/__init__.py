@@ -1,0 +1,1 @@
+"""Who is a router, a worker, a cache server; and whose stack it is."""

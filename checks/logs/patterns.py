@@ -1,0 +1,103 @@
+"""The log lines that mean something, from data/patterns.yaml: expression, who prints it, since and until which version.
+
+A pattern matches a record's message only; the level is evidence, never a verdict. Compiled once a process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+import yaml
+
+from checks.compatibility import Version
+
+_LEVELS = {"DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
+
+
+class PatternRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One row of patterns.yaml."""
+
+    id: str
+    regex: str
+    component: str
+    """Whose line: lmcache, router (production stack), vllm, aws, kvctl, epp, hyperpod."""
+    role: str
+    """Whose log it stands in: router, worker or any."""
+    polarity: str
+    """good, bad, or neutral."""
+    level: str = "INFO"
+    first: str = ""
+    """First version of the component that prints it; '' if all that were read do."""
+    last: str = ""
+    """Last version that prints it; '' if the newest read still does."""
+    sample: str
+    """A literal line, invented values, as it comes from the container."""
+    fields: dict[str, str] = {}
+    """What the named groups hold in the sample."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A compiled row."""
+
+    row: PatternRow
+    expression: re.Pattern[str]
+    first: Version | None
+    last: Version | None
+
+    @property
+    def id(self) -> str:
+        return self.row.id
+
+    @property
+    def component(self) -> str:
+        return self.row.component
+
+    @property
+    def always(self) -> bool:
+        """Printed by every version that was read: its absence needs no version to be judged."""
+        return self.first is None and self.last is None
+
+    def hidden_at(self, level: str) -> bool:
+        """A log at `level` does not show it. An unknown level hides nothing."""
+        return _LEVELS.get(self.row.level.upper(), 20) < _LEVELS.get(level.upper(), 0)
+
+    def printed_by(self, version: Version) -> bool:
+        return (self.first is None or version >= self.first) and (self.last is None or version <= self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """All patterns by id, in file order."""
+
+    by_id: Mapping[str, Pattern]
+
+    @staticmethod
+    def load() -> Patterns:
+        return _load()
+
+    def __getitem__(self, key: str) -> Pattern:
+        return self.by_id[key]
+
+    def __iter__(self) -> Iterator[Pattern]:
+        return iter(self.by_id.values())
+
+
+@cache
+def _load() -> Patterns:
+    text = files("checks").joinpath("data/patterns.yaml").read_text(encoding="utf-8")
+    rows = msgspec.convert(yaml.safe_load(text), list[PatternRow])
+    found: dict[str, Pattern] = {}
+    for row in rows:
+        if row.id in found:
+            raise ValueError(f"patterns.yaml: two patterns named {row.id}")
+        first = Version.parse(row.first) if row.first else None
+        last = Version.parse(row.last) if row.last else None
+        found[row.id] = Pattern(row, re.compile(row.regex), first, last)
+    return Patterns(found)

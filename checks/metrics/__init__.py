@@ -1,0 +1,1 @@
+"""Metrics of engines and routers, from Prometheus or from their own pages."""

@@ -1,0 +1,1 @@
+"""Active probes: a few requests that show how routing behaves."""
