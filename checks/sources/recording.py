@@ -1,0 +1,218 @@
+"""A recording on disk: written by a run with `--record DIR`, or by hand.
+
+    DIR/manifest.json   {"schema_version": 1, "kvctl": "0.1.0", "now": 1785578700.0, "redaction": "…", "options": {…}}
+    DIR/index.jsonl     {"kind": "kubernetes", "key": "prod/pods", "status": 200, "file": "kubernetes/prod.pods.json"}
+                        {"kind": "page", "key": "prod/w-0:8000/metrics", "error": "timeout", "message": "…"}
+    DIR/kubernetes/prod.pods.json, DIR/logs/prod.w-0.vllm.head.log, DIR/pages/…, DIR/prometheus/…, DIR/probe/…
+
+One line of the index is one answer. `status` is 200 unless said, `at` (epoch seconds) is the manifest's `now` unless said.
+The same kind and key may stand several times: answers in order. Text is cleaned and redacted before it is written.
+Writes only inside DIR, by way of a temporary neighbour that is renamed at the end; one answer is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from checks.model import Reason
+from checks.sources.keep import kept
+from checks.sources.tape import Answer, Kind
+
+SCHEMA_VERSION = 1
+REDACTION = "passwords in URLs, bearer tokens, API keys, prompts, values of *KEY* *TOKEN* *SECRET* *PASSWORD*"
+ANSWER_BYTES = 64 << 20
+"""Of one stored answer; a larger one is refused in a replay."""
+INDEX_LINES = 200_000
+
+_FOLDERS: dict[str, tuple[str, str]] = {
+    "kubernetes": ("kubernetes", ".json"),
+    "log": ("logs", ".log"),
+    "page": ("pages", ".txt"),
+    "prometheus": ("prometheus", ".json"),
+    "probe": ("probe", ".json"),
+}
+
+
+class RecordingError(ValueError):
+    """A recording cannot be written or read; the message names the file and says what to do."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json. Unknown keys are left alone."""
+
+    schema_version: int
+    now: float
+    options: dict[str, Any] = {}
+    kvctl: str = ""
+    redaction: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One line of index.jsonl."""
+
+    kind: Kind
+    key: str
+    status: int = 200
+    file: str = ""
+    error: Reason | None = None
+    message: str = ""
+    at: float | None = None
+
+
+@dataclass(slots=True)
+class Writer:
+    """Keeps answers in a temporary folder beside DIR. Thread-safe."""
+
+    directory: Path
+    options: Mapping[str, Any]
+    version: str
+    _folder: Path
+    _index: Any
+    _names: set[str]
+    _lock: threading.Lock
+
+    @classmethod
+    def open(cls, directory: Path, *, options: Mapping[str, Any], version: str) -> Self:
+        """Raises RecordingError where DIR is not empty or cannot be made."""
+        directory = Path(os.path.abspath(directory))  # noqa: PTH100
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise RecordingError(f"{directory} is not an empty folder; name a new one for the recording")
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+            index = (folder / "index.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise RecordingError(f"cannot write a recording to {directory}: {error.strerror}") from None
+        return cls(directory, options, version, folder, index, set(), threading.Lock())
+
+    def keep(self, kind: Kind, key: str, turn: int, answer: Answer) -> Answer:
+        """Stores the answer and returns it as a replay will give it."""
+        text, message = kept(kind, answer.text), kept("log", answer.message)
+        name = ""
+        if text:
+            with self._lock:
+                name = self._name(kind, key, turn)
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="")
+        at = round(answer.at, 3)
+        entry = Entry(kind=kind, key=key, status=answer.status, file=name, error=answer.error, message=message, at=at)
+        with self._lock:
+            self._index.write(msgspec.json.encode(entry).decode() + "\n")
+        return replace(answer, text=text, message=message, at=at)
+
+    def finish(self, now: float) -> None:
+        """Puts the recording under its name."""
+        self._index.close()
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION,
+            now=now,
+            options=dict(self.options),
+            kvctl=self.version,
+            redaction=REDACTION,
+        )
+        text = json.dumps(msgspec.to_builtins(manifest), indent=1, sort_keys=True)
+        (self._folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+        self._folder.chmod(0o755)
+        try:
+            if self.directory.exists():
+                self.directory.rmdir()
+            self._folder.rename(self.directory)
+        except OSError as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise RecordingError(f"cannot put the recording at {self.directory}: {error.strerror}") from None
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        self._index.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _name(self, kind: str, key: str, turn: int) -> str:
+        folder, suffix = _FOLDERS[kind]
+        stem = re.sub(r"[^A-Za-z0-9_.-]+", ".", key).strip(".")[:120] or "answer"
+        if turn > 1:
+            stem = f"{stem}.{turn}"
+        name, number = f"{folder}/{stem}{suffix}", 1
+        while name.lower() in self._names:
+            number += 1
+            name = f"{folder}/{stem}~{number}{suffix}"
+        self._names.add(name.lower())
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The index in memory; texts are read when they are asked for."""
+
+    directory: Path
+    now: float
+    options: Mapping[str, Any]
+    _entries: Mapping[tuple[str, str], tuple[Entry, ...]]
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Raises RecordingError."""
+        manifest = cls._manifest(directory / "manifest.json")
+        entries: dict[tuple[str, str], tuple[Entry, ...]] = {}
+        path = directory / "index.jsonl"
+        try:
+            with path.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    if number > INDEX_LINES:
+                        raise RecordingError(f"{path} has more than {INDEX_LINES} lines")
+                    if not line.strip():
+                        continue
+                    try:
+                        entry = msgspec.json.decode(line, type=Entry)
+                    except msgspec.DecodeError as error:
+                        raise RecordingError(f"{path} line {number}: {error}") from None
+                    entries[entry.kind, entry.key] = (*entries.get((entry.kind, entry.key), ()), entry)
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordingError(f"cannot read {path}: {error}") from None
+        return cls(directory, manifest.now, manifest.options, entries)
+
+    @staticmethod
+    def _manifest(path: Path) -> Manifest:
+        try:
+            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except OSError as error:
+            raise RecordingError(
+                f"{path.parent} is not a recording: cannot read {path.name}: {error.strerror}"
+            ) from None
+        except msgspec.DecodeError as error:
+            raise RecordingError(f"{path}: {error}") from None
+        if manifest.schema_version != SCHEMA_VERSION:
+            found = manifest.schema_version
+            raise RecordingError(f"{path}: schema_version {found}; this kvctl reads {SCHEMA_VERSION}, record it again")
+        return manifest
+
+    def answer(self, kind: str, key: str, turn: int) -> Answer:
+        entries = self._entries.get((kind, key))
+        if entries is None:
+            return Answer(error=Reason.NO_DATA, message=f"not in the recording: {kind} {key}", at=self.now)
+        entry = entries[min(turn, len(entries)) - 1]
+        text = self._text(entry.file) if entry.file else ""
+        at = self.now if entry.at is None else entry.at
+        return Answer(0 if entry.error and entry.status == 200 else entry.status, text, entry.error, entry.message, at)
+
+    def _text(self, name: str) -> str:
+        path = (self.directory / name).resolve()
+        if not path.is_relative_to(self.directory.resolve()):
+            raise RecordingError(f"index.jsonl names {name!r}, which is outside the recording")
+        try:
+            if path.stat().st_size > ANSWER_BYTES:
+                raise RecordingError(f"{path} is larger than {ANSWER_BYTES >> 20} MiB")
+            return path.read_bytes().decode("utf-8", "replace")
+        except OSError as error:
+            raise RecordingError(f"cannot read {path}: {error.strerror}") from None
