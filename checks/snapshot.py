@@ -151,14 +151,23 @@ class Member:
             return self.log_missing or Reason.NO_DATA
         if not self.log.head_complete:
             return Reason.LOG_TRUNCATED
-        level = (self.env("LMCACHE_LOG_LEVEL") or "INFO") if pattern.component == "lmcache" else self.router_log_level
-        if pattern.hidden_at(level):
+        if pattern.hidden_at(self._level_of(pattern.component)):
             return Reason.LOG_LEVEL_HIDES
-        if not pattern.always and version is None:
+        if pattern.always:
+            return None
+        if version is None:
             return Reason.VERSION_UNKNOWN
-        if version is not None and not pattern.printed_by(version):
-            return Reason.NOT_APPLICABLE
-        return None
+        if not version.exact and (pattern.last is not None or not pattern.printed_by(version)):
+            return Reason.VERSION_UNKNOWN
+        return None if pattern.printed_by(version) else Reason.NOT_APPLICABLE
+
+    def _level_of(self, component: str) -> str:
+        """Level at which a component of this member logs; INFO is every component's default."""
+        if component in ("lmcache", "hyperpod"):
+            return self.env("LMCACHE_LOG_LEVEL") or "INFO"
+        if component == "vllm":
+            return self.env("VLLM_LOGGING_LEVEL") or "INFO"
+        return self.router_log_level
 
 
 def _option(name: str) -> str:
