@@ -103,9 +103,18 @@ def serve(
         option(
             "--allow-mode-override",
             rich_help_panel=_ROUTING,
-            help="Let a request choose its mode with x-kvctl-mode.",
+            help="Let a request choose its mode with x-kvctl-mode and its weights with x-kvctl-weights.",
         ),
     ] = False,
+    session_key: Annotated[
+        str | None,
+        option(
+            "--session-key",
+            rich_help_panel=_ROUTING,
+            metavar="HEADER|body:FIELD",
+            help="Where a request names its session, besides x-session-id: a header, or a field of its JSON body.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         option(
@@ -194,6 +203,14 @@ def serve(
             "--active-prefill-tokens-threshold",
             rich_help_panel=_LIMITS,
             help="A worker with more prompt tokens waiting is busy.",
+        ),
+    ] = None,
+    active_prefill_tokens_threshold_frac: Annotated[
+        float | None,
+        option(
+            "--active-prefill-tokens-threshold-frac",
+            rich_help_panel=_LIMITS,
+            help="The same as a multiple of the worker's batch-tokens (a key of its SPEC).",
         ),
     ] = None,
     index_limit_mib: Annotated[
@@ -289,6 +306,7 @@ def serve(
     from router.core import CoreSettings
     from router.dispatch import DispatchSettings
     from router.fleet.spec import SpecError, check_unique, parse_spec
+    from router.hints import session_source
     from router.model import BadRequest
     from router.policies.kv import KvWeights
     from router.policies.registry import UnknownMode, mode_name
@@ -312,7 +330,10 @@ def serve(
         )
         mode = mode_name(router_mode)
         specs = [parse_spec(text) for text in worker or ()]
-        thresholds = threshold_settings(active_decode_blocks_threshold, active_prefill_tokens_threshold)
+        thresholds = threshold_settings(
+            active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac
+        )
+        session_header, session_field = session_source(session_key)
     except (UnknownMode, SpecError, BadRequest, ValueError) as error:
         raise Problem(str(error)) from None
 
@@ -339,7 +360,13 @@ def serve(
                     thresholds=thresholds,
                     seed=seed,
                 ),
-                dispatch=DispatchSettings(mode=mode, model=model, allow_mode_override=allow_mode_override),
+                dispatch=DispatchSettings(
+                    mode=mode,
+                    model=model,
+                    allow_mode_override=allow_mode_override,
+                    session_header=session_header,
+                    session_field=session_field,
+                ),
                 timeouts=Timeouts(connect=connect_timeout, first_byte=first_byte_timeout, idle=idle_timeout),
                 limits=Limits(max_body=max_body_mib << 20, max_connections=max_connections),
                 host=host,

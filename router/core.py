@@ -22,7 +22,7 @@ from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import Worker
 from router.load import Booking, LoadTracker
-from router.model import Candidates, Decision, Degraded, IntArray, Policy, RouteRequest
+from router.model import Candidates, Decision, Degraded, FloatArray, IntArray, Learns, Policy, RouteRequest
 from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
 from router.prefix.active import ActiveBlocks
@@ -59,6 +59,7 @@ class RoutingCore:
         self.loads = LoadTracker(ActiveBlocks())
         self._predicts = settings.predict_ttl > 0
         self._policies: dict[str, Policy] = {}
+        self._learners: dict[str, Learns] = {}
         self._retired: list[Worker] = []
 
     # -- the fleet ---------------------------------------------------------------------------------------------
@@ -75,6 +76,8 @@ class RoutingCore:
         for slot in worker.slots if rank is None else worker.slots[rank : rank + 1]:
             self.index.clear(slot)
             self.predictions.drop(slot)
+        for learner in self._learners.values():
+            learner.dropped(worker.id)
 
     def apply(self, slot: int, event: Event) -> None:
         """A KV event of a worker's. What the worker says it gave up on its device is expected there no longer.
@@ -167,6 +170,7 @@ class RoutingCore:
             capacity_blocks=view.capacity_blocks,
             block_size=view.scoring_block_size,
             device_class=view.device_class,
+            taint_factor=_taint_factor(request, view) if request.hints.preferred_taints else None,
         )
 
     def decide(self, request: RouteRequest, mode: str, now: float) -> Decision:
@@ -175,6 +179,7 @@ class RoutingCore:
         Raises:
             RoutingError: nobody may serve it (the message says which rule removed whom), or the request is at fault.
         """
+        request.now = now
         candidates = self.candidates(request, now)
         if not candidates.eligible.any():
             raise refusal(
@@ -204,6 +209,8 @@ class RoutingCore:
         if policy is None:
             name = mode_name(mode)
             policy = self._policies.setdefault(name, make_policy(name, self.settings.weights))
+            if isinstance(policy, Learns):
+                self._learners[name] = policy
         return policy
 
     def book(self, decision: Decision, request: RouteRequest, now: float) -> Booking:
@@ -219,6 +226,8 @@ class RoutingCore:
         held = candidates.device[row], candidates.host[row], candidates.disk[row]
         cached = int(weighted_blocks(*held, self.settings.weights) * decision.block_size)
         booking = self.loads.book(slot, request.prompt_tokens, cached, keys, int(candidates.device[row]))
+        if self._learners and (learner := self._learners.get(decision.mode)) is not None:
+            learner.placed(request, decision)
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
             blind = not worker.tells or Degraded.APPROXIMATE_TOKENS in request.degraded
@@ -256,6 +265,17 @@ class RoutingCore:
         if (view.differs[rows] > 0).any():
             found.append(Degraded.BLOCK_SIZE_DIFFERS)
         return tuple(found)
+
+
+def _taint_factor(request: RouteRequest, view: FleetView) -> FloatArray:
+    """exp(-tanh(sum of the weights of the preferred taints a worker has)) per row, in [0.368, 2.718].
+
+    Source: Dynamo's cost (docs, how it decides).
+    """
+    preferred = request.hints.preferred_taints
+    sums = [sum(weight for taint, weight in preferred if taint in taints) for taints in view.taints]
+    factor: FloatArray = np.exp(-np.tanh(np.array(sums, np.float64)))
+    return factor
 
 
 def reusable_tokens(blocks: int, prompt_tokens: int, block_size: int) -> int:

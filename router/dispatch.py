@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 from router.core import RoutingCore
 from router.fleet.monitor import FleetMonitor
 from router.fleet.worker import Health
+from router.hints import checked_weights, from_headers, with_nvext, with_session_field
 from router.legs import RoutedLeg
 from router.metrics import RouterStats
 from router.model import BadRequest, Decision, Need, RouteRequest, RoutingError, UnknownModel
@@ -37,12 +37,8 @@ CONTENT_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/respo
 ENGINE_PATHS = frozenset(
     {"/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank", "/pooling", "/classify", "/embed", "/invocations"}
 )
-_PIN = (b"x-kvctl-worker", b"x-dynamo-worker-instance-id", b"x-worker-instance-id")
-_RANK = (b"x-kvctl-dp-rank", b"x-dynamo-dp-rank", b"x-dp-rank", b"x-data-parallel-rank")
-_MODE = b"x-kvctl-mode"
 _REQUEST_ID = b"x-request-id"
 _PARSED_AT_ONCE = 256 * 1024
-_READ = frozenset({*_PIN, *_RANK, _MODE, _REQUEST_ID})
 
 
 def kvctl_version() -> str:
@@ -54,12 +50,19 @@ def kvctl_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """`attempts`: legs a request may have in all; only failures before the first response byte start another."""
+    """`attempts`: legs a request may have in all; only failures before the first response byte start another.
+
+    `allow_mode_override` lets a request choose its mode and its kv weights. `session_header` (lower case) is read
+    before the usual session headers; `session_field` is a top-level string field of the body, read where no header
+    names a session.
+    """
 
     mode: str = "kv"
     model: str | None = None
     attempts: int = 4
     allow_mode_override: bool = False
+    session_header: str | None = None
+    session_field: str | None = None
 
 
 class RequestDispatcher:
@@ -82,6 +85,7 @@ class RequestDispatcher:
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
+        self._session_header = settings.session_header.encode() if settings.session_header else None
         self._count = 0
 
     def close(self) -> None:
@@ -140,7 +144,8 @@ class RequestDispatcher:
             RoutingError: as a request would be refused.
         """
         parsed = parse(path, body)
-        request = RouteRequest(id="explain", model=self._model(parsed))
+        request, _mode = self._request([], body, parsed)
+        request.id, request.model = "explain", self._model(parsed)
         name = self._mode(mode) if mode else self.settings.mode
         if Need.BLOCKS in self.core.policy(name).needs:
             result = self.tokens.tokens(request.model, parsed)
@@ -167,7 +172,7 @@ class RequestDispatcher:
             return self._refuse(error)
 
     def _parsed(self, inbound: Inbound, body: Body, started: float) -> Leg | Awaitable[Answer | Leg]:
-        request, mode = self._request(inbound)
+        request, mode = self._request(inbound.headers, inbound.body, body)
         request.model = self._model(body)
         if Need.BLOCKS not in self.core.policy(mode).needs:
             return self._place(inbound, request, mode, watch=True)
@@ -197,42 +202,42 @@ class RequestDispatcher:
 
     def _pass_on(self, inbound: Inbound) -> Leg:
         """A path whose content is not read: routed by load, or as the mode does without tokens."""
-        request, mode = self._request(inbound)
+        request, mode = self._request(inbound.headers)
         request.model = self.settings.model or ""
         if inbound.body:
             request.model = _model_in(inbound.body)
             self._check_model(request.model)
         return self._place(inbound, request, mode, watch=False)
 
-    def _request(self, inbound: Inbound) -> tuple[RouteRequest, str]:
-        """The request's id, pins and mode from its headers."""
-        found = {name: value.strip(b" \t") for name, value in inbound.headers if name in _READ}
-        request_id = found[_REQUEST_ID].decode("latin-1")[:200] if found.get(_REQUEST_ID) else ""
+    def _request(
+        self, headers: list[tuple[bytes, bytes]], raw: bytes = b"", body: Body | None = None
+    ) -> tuple[RouteRequest, str]:
+        """The request's id, pins, hints and mode from its headers and, where there is one, its body's `nvext`."""
+        asked = from_headers(headers, self._session_header)
         self._count += 1
-        request = RouteRequest(id=request_id or f"r-{self._prefix}{self._count:x}", model="")
-        mode = self.settings.mode
-        if not found:
-            return request, mode
-        for name in _PIN:
-            if found.get(name):
-                request.pin_worker = found[name].decode("latin-1")
-                break
-        for name in _RANK:
-            if found.get(name):
-                text = found[name].decode("latin-1")
-                if not re.fullmatch("[0-9]{1,4}", text):
-                    raise BadRequest(f"{name.decode()} must be a dp rank, a whole number", param=name.decode())
-                if request.pin_rank not in (None, int(text)):
-                    raise BadRequest("two headers ask for different dp ranks", param=name.decode())
-                request.pin_rank = int(text)
-        if _MODE in found:
-            if not self.settings.allow_mode_override:
-                raise BadRequest(
-                    "x-kvctl-mode is not allowed here; the router takes it with --allow-mode-override",
-                    param="x-kvctl-mode",
-                )
-            mode = self._mode(found[_MODE].decode("latin-1"))
-        return request, mode
+        request = RouteRequest(id=f"r-{self._prefix}{self._count:x}", model="")
+        if body is not None:
+            if body.nvext is not None:
+                asked, ids = with_nvext(asked, body.nvext)
+                _use_ids(body, ids)
+            if self.settings.session_field is not None:
+                asked = with_session_field(asked, raw, self.settings.session_field)
+        if asked is None:
+            return request, self.settings.mode
+        request.id = asked.request_id or request.id
+        request.pin_worker, request.pin_param = asked.pin_worker, asked.pin_param
+        request.pin_rank, request.rank_param = asked.pin_rank, asked.rank_param
+        request.hints = asked.hints
+        if not asked.weights and asked.mode is None:
+            return request, self.settings.mode
+        if not self.settings.allow_mode_override:
+            name = "x-kvctl-mode" if asked.mode is not None else "x-kvctl-weights"
+            raise BadRequest(
+                f"{name} is not allowed here; the router takes it with --allow-mode-override",
+                param=name,
+            )
+        request.weights = checked_weights(asked.weights)
+        return request, self.settings.mode if asked.mode is None else self._mode(asked.mode)
 
     @staticmethod
     def _mode(spelling: str) -> str:
@@ -350,6 +355,15 @@ class RequestDispatcher:
 def _climbs(path: str) -> bool:
     """Whether a path below /v1/ could mean one outside it to whoever resolves `..` behind us."""
     return ".." in path.lower().replace("%2e", ".")
+
+
+def _use_ids(body: Body, ids: list[int] | None) -> None:
+    """Token ids that the caller gave beside the prompt are the prompt, for routing."""
+    if not ids:
+        return
+    if not 0 <= min(ids) <= max(ids) < 2**32:
+        raise BadRequest("nvext.token_data: token ids are integers from 0 to 2^32 - 1", param="nvext.token_data")
+    body.ids, body.text, body.chat = np.array(ids, np.uint32), None, None
 
 
 class _ModelOnly(msgspec.Struct):

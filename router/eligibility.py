@@ -7,12 +7,13 @@ version by `FleetView`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from router.model import AllBusy, BadRequest, IntArray, NoWorkers, RouteRequest, RoutingError, WhyNot
+from router.model import NO_HINTS, AllBusy, BadRequest, IntArray, NoWorkers, RouteRequest, RoutingError, WhyNot
 
 if TYPE_CHECKING:
     from router.fleet.view import FleetView
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
 class BusyThresholds:
     """A worker past a threshold takes no request; None is no threshold. Strictly greater is busy.
 
-    `decode_blocks` is a share (0..1) of the worker's capacity in blocks, `prefill_tokens` a number of tokens.
+    `decode_blocks` is a share (0..1) of the worker's capacity in blocks, `prefill_tokens` a number of tokens,
+    `prefill_share` a multiple of the worker's `max_num_batched_tokens` (only where that is known).
     """
 
     decode_blocks: float | None = None
     prefill_tokens: int | None = None
+    prefill_share: float | None = None
 
     @property
     def any(self) -> bool:
-        return self.decode_blocks is not None or self.prefill_tokens is not None
+        return self.decode_blocks is not None or self.prefill_tokens is not None or self.prefill_share is not None
 
 
 def why_not(
@@ -45,21 +48,30 @@ def why_not(
     A worker is busy only if each of its ranks is past a threshold.
     """
     codes = view.base_why_not(request.model)
-    plain = request.pin_worker is None and request.pin_rank is None and not request.tried
+    hints = request.hints
+    plain = request.pin_worker is None and request.pin_rank is None and not request.tried and hints is NO_HINTS
     if plain and not thresholds.any:
         return codes
     codes = codes.copy()
+    allowed = hints.allowed
+    if allowed is not None:
+        codes[_rows(view, lambda row: view.workers[row] not in allowed)] = WhyNot.NOT_ALLOWED
+    if hints.required_taints:
+        _mark(codes, _rows(view, lambda row: not hints.required_taints <= view.taints[row]), WhyNot.TAINT)
     if request.pin_rank is not None:
         _mark(codes, view.rank_array != request.pin_rank, WhyNot.RANK_OUT_OF_RANGE)
     if thresholds.any:
         _mark(codes, _busy(view, thresholds, prefill_tokens, decode_blocks), WhyNot.BUSY)
     if request.tried:
-        tried = np.fromiter((worker in request.tried for worker in view.workers), np.bool_, len(view.workers))
-        _mark(codes, tried, WhyNot.ALREADY_TRIED)
+        _mark(codes, _rows(view, lambda row: view.workers[row] in request.tried), WhyNot.ALREADY_TRIED)
     if request.pin_worker is not None:
-        other = np.fromiter((worker != request.pin_worker for worker in view.workers), np.bool_, len(view.workers))
-        codes[other] = WhyNot.NOT_PINNED
+        codes[_rows(view, lambda row: view.workers[row] != request.pin_worker)] = WhyNot.NOT_PINNED
     return codes
+
+
+def _rows(view: FleetView, bites: Callable[[int], bool]) -> np.ndarray:
+    """Boolean array (n,): the rows for which a rule that cannot be vectorised bites."""
+    return np.fromiter((bites(row) for row in range(len(view.workers))), np.bool_, len(view.workers))
 
 
 def _mark(codes: IntArray, bites: np.ndarray, rule: WhyNot) -> None:
@@ -70,6 +82,9 @@ def _busy(view: FleetView, thresholds: BusyThresholds, prefill_tokens: IntArray,
     busy = np.zeros(len(view.workers), np.bool_)
     if thresholds.prefill_tokens is not None:
         busy |= prefill_tokens > thresholds.prefill_tokens
+    if thresholds.prefill_share is not None:
+        known = view.batch_tokens > 0
+        busy |= known & (prefill_tokens > thresholds.prefill_share * view.batch_tokens)
     if thresholds.decode_blocks is not None:
         known = view.capacity_blocks > 0
         busy |= known & (decode_blocks > thresholds.decode_blocks * view.capacity_blocks)
@@ -91,6 +106,10 @@ def _limits(
     if thresholds.prefill_tokens is not None and busy.any():
         now = prefill_tokens[busy]
         parts.append(f"prefill_tokens: limit {thresholds.prefill_tokens}, now {_span(now.min(), now.max())}")
+    batched = busy & (view.batch_tokens > 0)
+    if thresholds.prefill_share is not None and batched.any():
+        shares = np.round(prefill_tokens[batched] / view.batch_tokens[batched], 4)
+        parts.append(f"prefill_share: limit {thresholds.prefill_share:g}, now {_span(shares.min(), shares.max())}")
     known = busy & (view.capacity_blocks > 0)
     if thresholds.decode_blocks is not None and known.any():
         shares = np.round(decode_blocks[known] / view.capacity_blocks[known], 4)
@@ -127,14 +146,19 @@ def refusal(
     if request.pin_worker is not None:
         if request.pin_worker not in removed:
             return BadRequest(
-                f"x-kvctl-worker names '{request.pin_worker[:200]}', which is not registered; the workers are "
-                f"{', '.join(sorted(removed))}",
-                param="x-kvctl-worker",
+                f"{request.pin_param} names '{request.pin_worker[:200]}', which is not registered; the workers are "
+                f"{', '.join(sorted(removed)[:32])}",
+                param=request.pin_param,
             )
         rule = removed[request.pin_worker]
         if rule == "rank_out_of_range":
             return BadRequest(
-                f"worker '{request.pin_worker}' has no dp rank {request.pin_rank}", param="x-kvctl-dp-rank"
+                f"worker '{request.pin_worker}' has no dp rank {request.pin_rank}", param=request.rank_param
+            )
+        if rule == "not_allowed":
+            return BadRequest(
+                f"the pinned worker '{request.pin_worker}' is not among the workers that x-kvctl-workers allows",
+                param=request.pin_param,
             )
         text = f"the pinned worker '{request.pin_worker}' cannot serve the request: {rule}"
         return AllBusy(f"{text} ({limits})") if rule == "busy" else NoWorkers(text)
@@ -142,5 +166,5 @@ def refusal(
     if "busy" in removed.values():
         return AllBusy(f"all workers that could serve the request are busy ({listing}); {limits}")
     if all(rule == "rank_out_of_range" for rule in removed.values()):
-        return BadRequest(f"no worker has dp rank {request.pin_rank}", param="x-kvctl-dp-rank")
+        return BadRequest(f"no worker has dp rank {request.pin_rank}", param=request.rank_param)
     return NoWorkers(f"no worker can serve the request ({listing})")

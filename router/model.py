@@ -7,9 +7,10 @@ tracker for as long as the worker is registered.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,32 @@ class WorkerSpec:
     ranks: int | None = None
     block_size: int | None = None
     taints: tuple[str, ...] = ()
+    batch_tokens: int | None = None
+    """The engine's max_num_batched_tokens, which engines do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the caller said of its request, beyond the content. All optional; policies and the queue read them.
+
+    `osl`: output tokens it expects. `priority`: higher goes first among equals; `strict_priority`: before all lower
+    ones. `deadline_s`: seconds from arrival after which the answer is worth nothing. `allowed`: worker ids, None is
+    all. `required_taints` must all be on a worker; `preferred_taints` are (taint, weight), positive attracts.
+    """
+
+    session: str | None = None
+    osl: int | None = None
+    priority: int = 0
+    strict_priority: int = 0
+    deadline_s: float | None = None
+    allowed: frozenset[str] | None = None
+    required_taints: frozenset[str] = frozenset()
+    preferred_taints: tuple[tuple[str, float], ...] = ()
+    policy_class: str = ""
+    tenant: str = ""
+
+
+NO_HINTS = Hints()
 
 
 @dataclass(slots=True)
@@ -89,6 +116,8 @@ class RouteRequest:
 
     `keys` maps a block size to the request's block keys (uint64, one a full block); usually one entry. `joins` is
     false where the engine's figure of cached tokens is not that of this prompt (several prompts or answers at once).
+    `weights` are this request's overrides of kv weights by name, checked. `text` is the prompt's text, kept only for a
+    policy that needs it. `now` is the core's clock when the decision is made.
     """
 
     id: str
@@ -98,8 +127,14 @@ class RouteRequest:
     degraded: tuple[Degraded, ...] = ()
     pin_worker: str | None = None
     pin_rank: int | None = None
+    pin_param: str = "x-kvctl-worker"
+    rank_param: str = "x-kvctl-dp-rank"
     tried: frozenset[str] = frozenset()
     joins: bool = True
+    hints: Hints = NO_HINTS
+    weights: Mapping[str, float] = field(default_factory=dict)
+    text: str | None = None
+    now: float = 0.0
 
 
 @dataclass(slots=True)
@@ -110,7 +145,7 @@ class Candidates:
     add behind it, `shared` what a shared store holds beyond the device. Loads are those of the requests already
     booked; `new_blocks` is what this request would add to `decode_blocks` on that row, so that the potential load is
     the sum of the two. `own_prefill_tokens` is the part of `prefill_tokens` that is this request's own prefix, being
-    computed there for another.
+    computed there for another. `taint_factor` multiplies the cost where the request prefers some taints, else None.
     """
 
     workers: tuple[str, ...]
@@ -130,6 +165,7 @@ class Candidates:
     capacity_blocks: IntArray
     block_size: IntArray
     device_class: IntArray
+    taint_factor: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -183,6 +219,7 @@ class Need(StrEnum):
 
     BLOCKS = "blocks"
     LOAD = "load"
+    TEXT = "text"
 
 
 class Policy(Protocol):
@@ -193,6 +230,19 @@ class Policy(Protocol):
 
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
         """Choose among the eligible rows; the caller guarantees that there is at least one."""
+        ...
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A policy that remembers where it sent what (a prefix tree, a session's worker). Told only of placed requests."""
+
+    def placed(self, request: RouteRequest, decision: Decision) -> None:
+        """The request was booked on the decision's winner."""
+        ...
+
+    def dropped(self, worker: str) -> None:
+        """A worker was removed, or what it held is gone."""
         ...
 
 

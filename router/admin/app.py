@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -246,13 +246,15 @@ class AdminApp:
         return _json({"reset": ["index", "predictions"]})
 
     async def thresholds(self, request: Request) -> Response:
-        current = self.core.thresholds
-        return _json({"decode_blocks": current.decode_blocks, "prefill_tokens": current.prefill_tokens})
+        return _json(asdict(self.core.thresholds))
 
     async def set_thresholds(self, request: Request) -> Response:
         data = await _body(request)
-        if not isinstance(data, dict) or not data.keys() <= {"decode_blocks", "prefill_tokens"}:
-            raise BadRequest("expected an object with decode_blocks (0..1 or null) and prefill_tokens (count or null)")
+        if not isinstance(data, dict) or not data.keys() <= asdict(self.core.thresholds).keys():
+            raise BadRequest(
+                "expected an object with decode_blocks (0..1 or null), prefill_tokens (count or null) and "
+                "prefill_share (multiple of a worker's batch-tokens, or null)"
+            )
         self.core.thresholds = replace(self.core.thresholds, **checked_thresholds(data))
         return await self.thresholds(request)
 
@@ -272,6 +274,9 @@ def checked_thresholds(data: dict[str, Any]) -> dict[str, Any]:
     tokens = data.get("prefill_tokens")
     if tokens is not None and not (isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0):
         raise BadRequest("prefill_tokens must be a whole number, not negative, or null", param="prefill_tokens")
+    multiple = data.get("prefill_share")
+    if multiple is not None and not (_number(multiple) and multiple >= 0):
+        raise BadRequest("prefill_share must be a number, not negative, or null", param="prefill_share")
     return data
 
 
@@ -279,8 +284,12 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def threshold_settings(decode_blocks: float | None, prefill_tokens: int | None) -> BusyThresholds:
-    return BusyThresholds(**checked_thresholds({"decode_blocks": decode_blocks, "prefill_tokens": prefill_tokens}))
+def threshold_settings(
+    decode_blocks: float | None, prefill_tokens: int | None, prefill_share: float | None = None
+) -> BusyThresholds:
+    """Raises BadRequest where one is out of range."""
+    given = {"decode_blocks": decode_blocks, "prefill_tokens": prefill_tokens, "prefill_share": prefill_share}
+    return BusyThresholds(**checked_thresholds(given))
 
 
 def _guess_path(raw: bytes) -> str:

@@ -16,7 +16,7 @@ import yaml
 from router.events.endpoint import resolve_endpoint
 from router.model import WorkerSpec
 
-KEYS = ("id", "kv", "replay", "model", "device", "ranks", "block-size", "taint")
+KEYS = ("id", "kv", "replay", "model", "device", "ranks", "block-size", "batch-tokens", "taint")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9._~:%-]+")
 _PATH = re.compile(r"[A-Za-z0-9._~!$&'()*+;=:@%/-]*")
@@ -67,6 +67,7 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
         device=device,
         ranks=ranks,
         block_size=_count(single.get("block-size"), "block-size", 65536, shown),
+        batch_tokens=_count(single.get("batch-tokens"), "batch-tokens", 1 << 24, shown),
         taints=tuple(fields.get("taint", ())),
     )
 

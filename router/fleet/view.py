@@ -17,7 +17,7 @@ _MOST_MODELS = 256
 
 class FleetView:
     """Arrays of equal length n, int64: `slots`, `rank_array`, `worker_number`, `capacity_blocks`, `block_size`,
-    `device_class`; tuples `workers` (ids) and `ranks`."""
+    `device_class`, `batch_tokens` (0 where unknown); tuples `workers` (ids), `ranks` and `taints`."""
 
     def __init__(self, members: Sequence[Worker]) -> None:
         rows = [(worker, rank) for worker in members for rank in range(worker.ranks)]
@@ -32,6 +32,8 @@ class FleetView:
         self.capacity_blocks: IntArray = _ints(worker.capacity_blocks for worker in self.members)
         self.block_size: IntArray = _ints(worker.block_size for worker in self.members)
         self.device_class: IntArray = _ints(worker.device_class for worker in self.members)
+        self.batch_tokens: IntArray = _ints(worker.spec.batch_tokens or 0 for worker in self.members)
+        self.taints = tuple(frozenset(worker.spec.taints) for worker in self.members)
         self.models = tuple(dict.fromkeys(model for worker in members for model in worker.models))
         self.zeros: IntArray = np.zeros(len(rows), np.int64)
         self.scoring_block_size = np.maximum(self.block_size, 1)

@@ -4,6 +4,7 @@
     decay  = 1 / (1 + D * ((active_prefill_tokens - min over eligible) / B) / request_blocks)
     credit = C*decay*device + Wh*host + Wd*disk + M*shared
     cost   = S * max(raw - credit, 0) + potential_decode_blocks + A * active_requests
+    cost  *= exp(-tanh(weights of the preferred taints that the worker has))    where the request prefers some
 
 Source of the formula and its defaults: NVIDIA Dynamo 1.6.1's router, where `own_prefill_tokens` (what is queued there
 but is the request's own prefix, `router.pending`) does not exist (docs, how it decides). One vectorised expression
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -52,29 +53,32 @@ class Kv:
         self.weights = weights or KvWeights()
 
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
-        terms = self.terms(request, candidates)
+        weights = replace(self.weights, **request.weights) if request.weights else self.weights
+        terms = self.terms(request, candidates, weights)
         cost = terms[0].values + terms[1].values
-        if len(terms) == 3:
-            cost = cost + terms[2].values
+        for term in terms[2:]:
+            cost = cost + term.values
         rows = eligible_rows(candidates.eligible)
         if len(rows) == 1:
             winner, reason = int(rows[0]), Reason.ONLY_CANDIDATE
-        elif self.weights.router_temperature > 0:
-            winner, reason = sampled(cost, rows, self.weights.router_temperature, rng), Reason.SAMPLED
+        elif weights.router_temperature > 0:
+            winner, reason = sampled(cost, rows, weights.router_temperature, rng), Reason.SAMPLED
         else:
             winner, tied = lowest(cost, rows, rng)
             reason = Reason.TIE if tied else Reason.LOWEST_COST
         return Decision(mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
 
-    def terms(self, request: RouteRequest, candidates: Candidates) -> tuple[Term, ...]:
-        """prefill, decode and, with a weight, active_requests: each in blocks, one value a row."""
-        weights = self.weights
+    def terms(
+        self, request: RouteRequest, candidates: Candidates, weights: KvWeights | None = None
+    ) -> tuple[Term, ...]:
+        """prefill, decode and, where they count, active_requests and preferred_taints: in blocks, one value a row."""
+        weights = weights or self.weights
         block = candidates.block_size.astype(np.float64)
         queued = candidates.prefill_tokens - candidates.own_prefill_tokens
         raw = (queued + request.prompt_tokens) / block
         credit = weights.overlap_score_credit * candidates.device
         if weights.overlap_score_credit_decay > 0:
-            credit = credit * self._decay(request, candidates, block)
+            credit = credit * _decay(weights.overlap_score_credit_decay, request, candidates, block)
         if candidates.host.any():
             credit = credit + weights.host_cache_hit_weight * candidates.host
         if candidates.disk.any():
@@ -83,18 +87,20 @@ class Kv:
             credit = credit + weights.shared_cache_multiplier * candidates.shared
         prefill: FloatArray = weights.prefill_load_scale * np.maximum(raw - credit, 0.0)
         decode = (candidates.decode_blocks + candidates.new_blocks).astype(np.float64)
-        terms = (Term("prefill", "blocks", prefill), Term("decode", "blocks", decode))
+        terms: tuple[Term, ...] = (Term("prefill", "blocks", prefill), Term("decode", "blocks", decode))
         if weights.decode_active_request_weight > 0:
             active: FloatArray = weights.decode_active_request_weight * candidates.active_requests.astype(np.float64)
-            return (*terms, Term("active_requests", "blocks", active))
+            terms = (*terms, Term("active_requests", "blocks", active))
+        if candidates.taint_factor is not None:
+            total = sum((term.values for term in terms[1:]), prefill)
+            terms = (*terms, Term("preferred_taints", "blocks", total * (candidates.taint_factor - 1.0)))
         return terms
 
-    def _decay(self, request: RouteRequest, candidates: Candidates, block: FloatArray) -> FloatArray:
-        """How much the device credit of a row with more queued prefill than the least busy one is worth, in (0, 1]."""
-        queued = candidates.prefill_tokens
-        excess = (queued - queued[candidates.eligible].min()) / block
-        request_blocks = np.maximum(np.ceil(request.prompt_tokens / block), 1.0)
-        decay: FloatArray = 1.0 / (
-            1.0 + self.weights.overlap_score_credit_decay * np.maximum(excess, 0.0) / request_blocks
-        )
-        return decay
+
+def _decay(rate: float, request: RouteRequest, candidates: Candidates, block: FloatArray) -> FloatArray:
+    """How much the device credit of a row with more queued prefill than the least busy one is worth, in (0, 1]."""
+    queued = candidates.prefill_tokens
+    excess = (queued - queued[candidates.eligible].min()) / block
+    request_blocks = np.maximum(np.ceil(request.prompt_tokens / block), 1.0)
+    decay: FloatArray = 1.0 / (1.0 + rate * np.maximum(excess, 0.0) / request_blocks)
+    return decay

@@ -7,7 +7,7 @@ import numpy as np
 from router.eligibility import BusyThresholds, refusal, why_not
 from router.fleet.registry import Fleet
 from router.fleet.worker import Health
-from router.model import AllBusy, BadRequest, NoWorkers, RouteRequest, WhyNot, WorkerSpec
+from router.model import AllBusy, BadRequest, Hints, NoWorkers, RouteRequest, WhyNot, WorkerSpec
 
 NONE = BusyThresholds()
 
@@ -140,3 +140,42 @@ def test_a_busy_pin_is_named_and_not_rerouted() -> None:
 
 def test_a_rank_that_no_worker_has_is_the_callers_mistake() -> None:
     assert isinstance(refused(fleet("a"), asked(pin_rank=7)), BadRequest)
+
+
+def tainted(**taints: tuple[str, ...]) -> Fleet:
+    made = Fleet()
+    for name, marks in taints.items():
+        worker = made.add(WorkerSpec(url=f"http://{name}:1", id=name, taints=marks))
+        worker.health, worker.models = Health.UP, ("m",)
+    made.changed()
+    return made
+
+
+def test_a_worker_must_have_every_required_taint() -> None:
+    made = tainted(a=("zone-a", "spot"), b=("zone-a",), c=())
+    hints = Hints(required_taints=frozenset({"zone-a", "spot"}))
+    assert codes(made, asked(hints=hints)) == [WhyNot.OK, WhyNot.TAINT, WhyNot.TAINT]
+
+
+def test_only_workers_of_the_allow_list_are_eligible() -> None:
+    hints = Hints(allowed=frozenset({"b"}))
+    assert codes(fleet("a", "b"), asked(hints=hints)) == [WhyNot.NOT_ALLOWED, WhyNot.OK]
+
+
+def test_a_pin_outside_the_allow_list_is_the_callers_mistake() -> None:
+    made = fleet("a", "b")
+    request = asked(hints=Hints(allowed=frozenset({"b"})), pin_worker="a")
+    found = np.array(codes(made, request), np.int64)
+    error = refusal(request, made.view, found, NONE, np.zeros(2, np.int64), np.zeros(2, np.int64))
+    assert isinstance(error, BadRequest)
+    assert "not among the workers that x-kvctl-workers allows" in str(error)
+
+
+def test_a_worker_past_its_share_of_batched_tokens_is_busy() -> None:
+    made = Fleet()
+    for name, batch in (("a", 1000), ("b", 1000), ("c", None)):
+        worker = made.add(WorkerSpec(url=f"http://{name}:1", id=name, batch_tokens=batch))
+        worker.health, worker.models = Health.UP, ("m",)
+    made.changed()
+    limits = BusyThresholds(prefill_share=2.0)
+    assert codes(made, asked(), limits, prefill=[2001, 2000, 9999]) == [WhyNot.BUSY, WhyNot.OK, WhyNot.OK]

@@ -234,3 +234,19 @@ def test_kv_leaves_out_queued_prefill_that_is_the_requests_own_prefix() -> None:
     )
     decision = Kv().decide(request(100), candidates, rng())
     assert decision.cost.tolist() == [3.0 + 10.0, 10.0 + 10.0]
+
+
+def test_preferred_taints_multiply_the_cost_by_exp_of_minus_tanh() -> None:
+    candidates = fleet(2, decode_blocks=[10, 10])
+    candidates.taint_factor = np.array([math.exp(-math.tanh(1.0)), 1.0])
+    decision = Kv().decide(request(0), candidates, rng())
+    assert decision.cost.tolist() == pytest.approx([4.669, 10.0], abs=0.001)
+    assert decision.terms[-1].name == "preferred_taints"
+    assert sum(term.values for term in decision.terms).tolist() == pytest.approx(decision.cost.tolist())
+
+
+def test_a_requests_own_weights_beat_the_policys() -> None:
+    candidates = fleet(2, device=[5, 0], decode_blocks=[2, 0])
+    assert Kv().decide(request(100), candidates, rng()).worker == "w0"
+    own = request(100, weights={"overlap_score_credit": 0.0})
+    assert Kv().decide(own, candidates, rng()).worker == "w1"
