@@ -324,8 +324,13 @@ class Snapshot:
             if value := router.arg("--routing-logic", "--router-mode"):
                 return _plain(value)
         for router in self.routers:
-            if mode := (router.answers.get("/config") or {}).get("router-mode"):
+            config = router.answers.get("/config")
+            dispatch = config.get("dispatch") if isinstance(config, dict) else None
+            if isinstance(dispatch, dict) and (mode := dispatch.get("mode")):
                 return _plain(str(mode))
+        for router in self.routers:
+            if router.log is not None and (told := router.log.last("router-logic-init")) is not None:
+                return _plain(told["logic"])
         for custom in (*self.resources.all("inferenceendpointconfigs"), *self.resources.all("jumpstartmodels")):
             routing = (custom.get("spec") or {}).get("intelligentRoutingSpec") or {}
             if routing.get("enabled"):
