@@ -8,7 +8,7 @@ unless the source could have shown it (see `Member.why_absence_proves_nothing`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,10 @@ class Stack(StrEnum):
     UNKNOWN = "unknown"
 
 
+CONTROLLER_STACKS = frozenset({Stack.HYPERPOD, Stack.PRODUCTION_STACK, Stack.UNKNOWN})
+"""Stacks whose kvaware routing asks LMCache's controller inside the router."""
+
+
 class Group(StrEnum):
     """Sections of the report, in its order."""
 
@@ -91,6 +95,11 @@ class Target:
             return "fleet"
         where = f"{self.name}.{self.namespace}" if self.namespace else self.name
         return f"{self.kind} {where}" + (f"/{self.container}" if self.container else "")
+
+    @property
+    def place(self) -> Target:
+        """The same without the container."""
+        return replace(self, container="") if self.container else self
 
 
 FLEET = Target()
@@ -169,7 +178,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finding with everything a report prints. Sorted by (id, target)."""
+    """A finding with everything a report prints; its texts are clean. Sorted by (id, target)."""
 
     id: str
     title: str
