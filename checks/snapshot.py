@@ -340,7 +340,8 @@ class Snapshot:
     def lmcache_active(self, member: Member) -> bool:
         """The member is meant to run LMCache in its process: its arguments, environment or log name it."""
         transfer = member.arg("--kv-transfer-config") or ""
-        if "LMCache" in transfer or any(name.startswith("LMCACHE_") for name in member.container.env):
+        meant = any(name.startswith("LMCACHE_") and name not in _SAYS_NOTHING for name in member.container.env)
+        if "LMCache" in transfer or meant or "lmcache" in (member.arg("--kv-offloading-backend") or "").lower():
             return True
         return member.log is not None and member.log.any_of_component("lmcache")
 
@@ -359,6 +360,10 @@ class Snapshot:
             if name.startswith("LMCACHE_") and not value.startswith("<from:"):
                 config[name.removeprefix("LMCACHE_").lower()] = _literal(value)
         return config
+
+
+_SAYS_NOTHING = frozenset({"LMCACHE_LOG_LEVEL", "LMCACHE_TRACK_USAGE"})
+"""Variables that the production stack's chart and images set whether or not LMCache is used."""
 
 
 def _plain(name: str) -> str:
