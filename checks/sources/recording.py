@@ -5,7 +5,7 @@
                         {"kind": "page", "key": "prod/w-0:8000/metrics", "error": "timeout", "message": "…"}
     DIR/kubernetes/prod.pods.json, DIR/logs/prod.w-0.vllm.head.log, DIR/pages/…, DIR/prometheus/…, DIR/probe/…
 
-One line of the index is one answer. `status` is 200 unless said, `at` (epoch seconds) is the manifest's `now` unless said.
+One line of the index is one answer. `status` is 200 unless said, `at` (epoch seconds) is `now`.
 The same kind and key may stand several times: answers in order. Text is cleaned and redacted before it is written.
 Writes only inside DIR, by way of a temporary neighbour that is renamed at the end; one answer is in memory at a time.
 """

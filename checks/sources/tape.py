@@ -1,7 +1,7 @@
 """The one way to the outside: every live answer passes the tape, so that a run can be recorded and replayed.
 
-Live: asks. Recording: asks, and keeps what came, redacted. Replaying: answers from a recording; what it does not hold is
-`Reason.NO_DATA`. What a caller gets from a recording run is what was kept, so a replay sees exactly the same.
+Live: asks. Recording: asks, and keeps what came, redacted. Replaying: answers from a recording; what it does not hold
+is `Reason.NO_DATA`. What a caller gets from a recording run is what was kept, so a replay sees exactly the same.
 Thread-safe; a fetch runs in the thread of its caller. The layout on disk is in checks/sources/recording.py.
 """
 
