@@ -1,7 +1,7 @@
 """Evidence of what is configured: constructors for environment, arguments, images and Kubernetes objects.
 
-Pure. Every text is clean, redacted and at most 240 characters; the value of a variable or option whose name says that it
-is secret is never shown. Evidence of logs comes from `LogView.evidence`, of metrics from `Reading.evidence`.
+Pure. Every text is clean, redacted and at most 240 characters; the value of a variable or option whose name says that
+it is secret is never shown. Evidence of logs comes from `LogView.evidence`, of metrics from `Reading.evidence`.
 """
 
 from __future__ import annotations
