@@ -1,6 +1,7 @@
 """The log lines that mean something, from data/patterns.yaml: expression, who prints it, since and until which version.
 
-A pattern matches a record's message only; the level is evidence, never a verdict. Compiled once a process.
+A pattern matches a record's message only; the level is evidence, never a verdict. Compiled once a process. Where a line
+has nothing to do with a pattern, a search costs one substring test.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import yaml
 
 from checks.compatibility import Version
 
+_NEEDLE_MIN = 5
+"""Shorter needles are found in nearly every line."""
+_ATOM = re.compile(r"\\.|\[[^\]]*\]")
+_LITERAL = re.compile(r"(?:\\[^\w\s]|[^\\.^$*+?{}\[\]()|])*")
+_ESCAPED = re.compile(r"\\(.)")
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 
 
@@ -40,6 +46,10 @@ class PatternRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fields: dict[str, str] = {}
     """What the named groups hold in the sample."""
     note: str = ""
+    needles: list[str] = []
+    """Literal texts of which every match holds at least one; left out: the literal text the expression begins with."""
+    also: list[str] = []
+    """Ids of other patterns that the sample matches too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,24 @@ class Pattern:
     expression: re.Pattern[str]
     first: Version | None
     last: Version | None
+    needles: tuple[str, ...]
+    """Every match holds one of them. ("",): not known, so that every message is searched."""
+
+    @staticmethod
+    def compile(row: PatternRow) -> Pattern:
+        needles = tuple(row.needles) or (_literal_start(row.regex),)
+        if min(map(len, needles)) < _NEEDLE_MIN:
+            needles = ("",)
+        first = Version.parse(row.first) if row.first else None
+        last = Version.parse(row.last) if row.last else None
+        return Pattern(row, re.compile(row.regex), first, last, needles)
+
+    def search(self, message: str) -> re.Match[str] | None:
+        """The first match, as `expression.search` gives it, mostly without running the expression."""
+        for needle in self.needles:
+            if needle in message:
+                return self.expression.search(message)
+        return None
 
     @property
     def id(self) -> str:
@@ -97,7 +125,19 @@ def _load() -> Patterns:
     for row in rows:
         if row.id in found:
             raise ValueError(f"patterns.yaml: two patterns named {row.id}")
-        first = Version.parse(row.first) if row.first else None
-        last = Version.parse(row.last) if row.last else None
-        found[row.id] = Pattern(row, re.compile(row.regex), first, last)
+        found[row.id] = Pattern.compile(row)
     return Patterns(found)
+
+
+def _literal_start(expression: str) -> str:
+    """The literal text that every match of an expression begins with; '' where it is an alternation at its top."""
+    depth = 0
+    for letter in _ATOM.sub("", expression):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "|" and depth == 0:
+            return ""
+    match = _LITERAL.match(expression)
+    literal = match.group() if match else ""
+    if expression[len(literal) : len(literal) + 1] in tuple("*+?{"):
+        literal = literal[: -2 if literal[-2:-1] == "\\" else -1]
+    return _ESCAPED.sub(r"\1", literal)
