@@ -13,6 +13,12 @@ from dataclasses import dataclass, field
 from checks.model import Evidence, Reason
 
 
+def window_text(seconds: float) -> str:
+    """`15m`, `14s`: as PromQL writes a span."""
+    whole = max(1, round(seconds))
+    return f"{whole // 60}m" if whole % 60 == 0 else f"{whole}s"
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One series of one member."""
@@ -115,6 +121,13 @@ class Metrics:
 
     def has(self, names: Iterable[str], member: str | None = None) -> bool:
         return any(self.find(name, member) for name in names)
+
+    def one_rank(self, name: str, member: str | None = None) -> dict[str, str]:
+        """Labels to add to a question about requests or tokens, so that tensor-parallel ranks do not count one twice.
+
+        LMCache counts in every rank; `worker_id="0"` where there is such a series, nothing otherwise.
+        """
+        return {"worker_id": "0"} if self.find(name, member, worker_id="0") else {}
 
     def now(self, name: str, member: str | None = None, *, how: str = "sum", **labels: str) -> Reading:
         """The newest value over the matching series; `how`: sum, min or max."""
