@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from kvctl.errors import Problem
 from kvctl.options import ConfigFile, option
+from kvctl.sim_settings import TimingName, imitation_of, timing_of
 
 if TYPE_CHECKING:
     from bench.sim.process import EngineAddress
-    from bench.sim.timing import Timing
 
 _PORTS = "Addresses"
 _ENGINE = "Engine"
 _TIMING = "Timing"
 _FAULTS = "Faults and details"
-
-
-class TimingName(StrEnum):
-    POLYNOMIAL = "polynomial"
-    FIXED = "fixed"
-    BATCH = "batch"
+_LOGS = "Logs and metrics of a vLLM worker with LMCache"
 
 
 class OutputFormat(StrEnum):
@@ -242,6 +237,55 @@ def sim(
             help="End when standard input is closed or the parent process is gone.",
         ),
     ] = False,
+    log_style: Annotated[
+        str | None,
+        option(
+            "--log-style",
+            rich_help_panel=_LOGS,
+            metavar="STYLE",
+            help="Stand beside LMCache, and write the log and export the metrics of that release: lmcache-0.3.14, "
+            "lmcache-0.4.3, lmcache-0.5.6 or hyperpod. Numbers are those of the engine.",
+        ),
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        option(
+            "--fault",
+            rich_help_panel=_LOGS,
+            metavar="NAME[@N]",
+            help="What is wrong with every engine, or with engine N (from 0): init-failure, l2-down, heartbeat-lost, "
+            "none-hash-differs, registration-failed or no-lmcache-metrics. Repeatable; needs --log-style.",
+        ),
+    ] = None,
+    log_file: Annotated[
+        Path | None,
+        option(
+            "--log-file",
+            rich_help_panel=_LOGS,
+            metavar="DIR",
+            help="Folder for a log an engine (sim-0.log, …) and the LMCache controller's (controller.log); what is "
+            "there is written over. Default: the standard error.",
+        ),
+    ] = None,
+    log_timestamps: Annotated[
+        bool,
+        option(
+            "--log-timestamps",
+            rich_help_panel=_LOGS,
+            help="Begin each line with the kubelet's time, as kubectl logs --timestamps does.",
+        ),
+    ] = False,
+    heartbeat_time: Annotated[
+        float,
+        option(
+            "--heartbeat-time",
+            min=0.05,
+            max=3600,
+            rich_help_panel=_LOGS,
+            help="Seconds between two heartbeats to the controller. After three times as long it drops a worker, and "
+            "the worker gives up waiting for an answer.",
+        ),
+    ] = 10.0,
     output: Annotated[
         OutputFormat,
         option("--output", "-o", help="text, or one JSON line when ready."),
@@ -254,6 +298,9 @@ def sim(
     [bold]kvctl serve --worker http://127.0.0.1:8100 --worker http://127.0.0.1:8101[/bold] (and so on), or
     [bold]curl http://127.0.0.1:8100/v1/completions -H 'content-type: application/json'
     -d '{"prompt": "def main", "max_tokens": 8}'[/bold]
+
+    To look at a sick fleet:
+    [bold]kvctl sim --count 2 --log-style lmcache-0.5.6 --fault l2-down@1 --log-file logs[/bold]
     """
     from kvctl.kernels import ensure_cache
 
@@ -263,6 +310,7 @@ def sim(
     from bench.sim.events import PublisherConfig
     from bench.sim.process import HostConfig, PortError, run
     from bench.sim.text import BUNDLED, TextError
+    from bench.sim.worker import LogError
 
     for name, first in (("--port", port), ("--kv-port", kv_port), ("--replay-port", replay_port)):
         if first and first + count - 1 > 65535:
@@ -279,7 +327,7 @@ def sim(
             seed=seed,
         )
         settings = HostConfig(
-            timing=_timing(timing, prefill_ms, decode_ms, timing_param or [], speedup, slow),
+            timing=timing_of(timing, prefill_ms, decode_ms, timing_param or [], speedup, slow),
             count=count,
             host=host,
             port=port,
@@ -291,6 +339,7 @@ def sim(
             kv_events=kv_events and prefix_caching,
             keep_alive=keep_alive_timeout,
             tokenizer=tokenizer or BUNDLED,
+            imitation=imitation_of(log_style, fault or [], count, log_file, log_timestamps, heartbeat_time),
         )
     except ValueError as error:
         raise Problem(str(error)) from None
@@ -307,41 +356,17 @@ def sim(
         raise Problem(f"{error}; choose another port, or 0 for a free one") from None
     except TextError as error:
         raise Problem(f"--tokenizer: {error}") from None
-
-
-def _timing(
-    name: TimingName, prefill_ms: float, decode_ms: float, params: list[str], speedup: float, slow: float
-) -> Timing:
-    from bench.sim.timing import BatchTiming, FixedTiming, PolynomialTiming, Timing, TimingModel
-
-    values: dict[str, float] = {}
-    for text in params:
-        key, _, value = text.partition("=")
-        try:
-            values[key.strip()] = float(value)
-        except ValueError:
-            raise Problem(f"--timing-param {text}: expected NAME=NUMBER") from None
-    if name is TimingName.FIXED:
-        values = {"prefill_ms": prefill_ms, "decode_ms": decode_ms} | values
-    kinds: dict[TimingName, type[PolynomialTiming | FixedTiming | BatchTiming]] = {
-        TimingName.POLYNOMIAL: PolynomialTiming,
-        TimingName.FIXED: FixedTiming,
-        TimingName.BATCH: BatchTiming,
-    }
-    kind = kinds[name]
-    unknown = values.keys() - kind.__dataclass_fields__.keys()
-    if unknown:
-        known = ", ".join(kind.__dataclass_fields__)
-        raise Problem(f"--timing-param: {name} has no {', '.join(sorted(unknown))}; it has {known}")
-    model: TimingModel = kind(**values)
-    return Timing(model, speedup, slow)
+    except LogError as error:
+        raise Problem(f"--log-file: {error}") from None
 
 
 def _print_json(model: str, block_size: int, engines: list[EngineAddress]) -> None:
     import json
 
     rows: list[dict[str, Any]] = [
-        {"id": engine.id, "url": engine.url, "kv": engine.kv, "replay": engine.replay} for engine in engines
+        {"id": engine.id, "url": engine.url, "kv": engine.kv, "replay": engine.replay}
+        | ({"instance": engine.instance, "log": engine.log} if engine.instance is not None else {})
+        for engine in engines
     ]
     print(json.dumps({"event": "ready", "model": model, "block_size": block_size, "engines": rows}), flush=True)
 

@@ -30,6 +30,7 @@ from bench.sim.http import Exchange
 from bench.sim.live import LiveEngine
 from bench.sim.metrics import RequestTimes, exposition
 from bench.sim.text import TextError, TextModel
+from bench.sim.worker import SimWorker
 from router.prefix.hashing import Tokens
 
 log = logging.getLogger(__name__)
@@ -67,8 +68,16 @@ class _Wanted:
 
 
 class Api:
-    def __init__(self, live: LiveEngine, text: TextModel, config: ApiConfig, publisher: Publisher | None) -> None:
+    def __init__(
+        self,
+        live: LiveEngine,
+        text: TextModel,
+        config: ApiConfig,
+        publisher: Publisher | None,
+        worker: SimWorker | None = None,
+    ) -> None:
         self._live = live
+        self._worker = worker
         self._text = text
         self._config = config
         self._publisher = publisher
@@ -128,7 +137,7 @@ class Api:
         request_id = f"cmpl-{_id(exchange)}"
         include = bool(body.stream_options and body.stream_options.include_usage)
         shape = CompletionShape(request_id, self._config.model, int(time.time()), include_usage=include)
-        self._generate(exchange, shape, wanted)
+        self._generate(exchange, shape, wanted, request_id)
 
     async def _chat(self, exchange: Exchange) -> None:
         body = bodies.decode(exchange.body, bodies.ChatBody)
@@ -143,8 +152,9 @@ class Api:
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         wanted = _Wanted([prompt], body.n or 1, most, bool(body.stream), body.stream_options, body.cache_salt, True)
         include = bool(body.stream_options and body.stream_options.include_usage)
-        shape = ChatShape(f"chatcmpl-{_id(exchange)}", self._config.model, int(time.time()), include_usage=include)
-        self._generate(exchange, shape, wanted)
+        request_id = f"chatcmpl-{_id(exchange)}"
+        shape = ChatShape(request_id, self._config.model, int(time.time()), include_usage=include)
+        self._generate(exchange, shape, wanted, request_id)
 
     async def _responses(self, exchange: Exchange) -> None:
         body = bodies.decode(exchange.body, bodies.ResponsesBody)
@@ -152,8 +162,9 @@ class Api:
         text = self._text.render(bodies.responses_messages(body), bodies.responses_tools(body.tools))
         prompt = await self._ids_of(text, False)
         wanted = _Wanted([prompt], 1, body.max_output_tokens, bool(body.stream), None, body.cache_salt, True)
-        shape = ResponsesShape(f"resp_{_id(exchange)}", self._config.model, int(time.time()))
-        self._generate(exchange, shape, wanted)
+        request_id = f"resp_{_id(exchange)}"
+        shape = ResponsesShape(request_id, self._config.model, int(time.time()))
+        self._generate(exchange, shape, wanted, request_id)
 
     async def _messages(self, exchange: Exchange) -> None:
         body = bodies.decode(exchange.body, bodies.MessagesBody)
@@ -161,22 +172,31 @@ class Api:
         text = self._text.render(bodies.messages_messages(body), bodies.messages_tools(body.tools))
         prompt = await self._ids_of(text, False)
         wanted = _Wanted([prompt], 1, body.max_tokens, bool(body.stream), None, None, True)
-        self._generate(exchange, MessagesShape(f"msg_{_id(exchange)}", self._config.model), wanted)
+        request_id = f"msg_{_id(exchange)}"
+        self._generate(exchange, MessagesShape(request_id, self._config.model), wanted, request_id)
 
-    def _generate(self, exchange: Exchange, shape: Shape, wanted: _Wanted) -> None:
+    def _generate(self, exchange: Exchange, shape: Shape, wanted: _Wanted, request_id: str) -> None:
         if exchange.gone:
             return
         if not 1 <= wanted.n <= MOST_CHOICES:
             raise BadBody(f"n must be between 1 and {MOST_CHOICES}, got {wanted.n}.", param="n")
         requests = []
-        for prompt in wanted.prompts:
+        for index, prompt in enumerate(wanted.prompts):
             length, finish = self._answer_length(len(prompt), wanted.most_tokens)
             for choice in range(wanted.n):
                 answer = self._text.answer(prompt, length, choice, chat=wanted.chat)
-                requests.append(EngineRequest(f"r{next(self._ids)}", prompt, answer, finish, None, wanted.salt))
+                own = self._own_id(request_id, wanted, index, choice)
+                requests.append(EngineRequest(own, prompt, answer, finish, None, wanted.salt))
         continuous = bool(wanted.options and wanted.options.include_usage and wanted.options.continuous_usage_stats)
         delivery = Delivery(wanted.stream, continuous, self._config.report_cached, wanted.n)
         Generation(exchange, self._live, self._text, self._times, shape, delivery, requests).start()
+
+    def _own_id(self, request_id: str, wanted: _Wanted, prompt: int, choice: int) -> str:
+        """The engine's id of one choice: a number, or, in an imitated log, what vLLM makes of the request's id."""
+        if self._worker is None:
+            return f"r{next(self._ids)}"
+        name = request_id if wanted.chat else f"{request_id}-{prompt}"
+        return self._worker.request_id(name if wanted.n == 1 else f"{choice}_{name}")
 
     def _answer_length(self, prompt: int, most: int | None) -> tuple[int, str]:
         """How long the answer becomes, and why it ends: cut to what the context has room for."""
@@ -254,7 +274,7 @@ class Api:
         exchange.json({"server_load": self._live.open_requests})
 
     def _metrics(self, exchange: Exchange) -> None:
-        text = exposition(self._live, self._times, self._config.model)
+        text = exposition(self._live, self._times, self._config.model, self._worker)
         exchange.respond(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _kv_event_sources(self, exchange: Exchange) -> None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bench.sim.connector import Connector
 from bench.sim.kvcache import CacheEvent, Ids, KVCache
 from bench.sim.timing import StepWork, Timing
 from router.prefix.hashing import Keys, Tokens, block_keys, root_key
@@ -157,7 +158,9 @@ class _Sequence:
 
 
 class Engine:
-    def __init__(self, config: EngineConfig, timing: Timing) -> None:
+    """`connector` is a cache beside the engine's own; None costs a test an admission, a prefill chunk and a step."""
+
+    def __init__(self, config: EngineConfig, timing: Timing, connector: Connector | None = None) -> None:
         self.config = config
         self.timing = timing
         self.counters = Counters()
@@ -168,6 +171,7 @@ class Engine:
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
         self._any_done = False
+        self._connector = connector
 
     def submit(self, request: EngineRequest, now: float) -> None:
         """Queue a request. `now` is not earlier than the last step's; the request takes part from the next
@@ -203,6 +207,8 @@ class Engine:
             self.cache.release(sequence.ids, sequence.held)
         else:
             self._waiting.remove(sequence)
+        if self._connector is not None:
+            self._connector.forget(request_id)
         return True
 
     def reset_prefix_cache(self, *, preempt: bool = False) -> bool:
@@ -221,6 +227,9 @@ class Engine:
 
     def step(self, now: float) -> StepResult | None:
         """End the last step and plan the next one, beginning at `now`. None if there is nothing to do."""
+        connector = self._connector
+        if connector is not None:
+            connector.step_ended()
         self._retire()
         if not self._running and not self._waiting:
             return None
@@ -233,7 +242,10 @@ class Engine:
         work = StepWork(prefill, decodes, context, self.cache.used * block_size, self.config.num_blocks * block_size)
         outputs = self._sample(planned)
         self.counters.steps += 1
-        return StepResult(self.timing.step_seconds(work), outputs, self.cache.take_events(), work)
+        seconds = self.timing.step_seconds(work)
+        if connector is not None:
+            seconds += connector.take_seconds()
+        return StepResult(seconds, outputs, self.cache.take_events(), work)
 
     def _plan_running(self, planned: list[_Sequence], budget: int) -> tuple[int, int, int, int, bool]:
         prefill = decodes = context = 0
@@ -257,6 +269,9 @@ class Engine:
                 context += stop
             else:
                 prefill += stop - computed
+                if self._connector is not None:
+                    last = stop == sequence.known
+                    self._connector.computed(sequence.request, sequence.tokens[:stop], last=last)
             budget -= stop - computed
             sequence.computed = stop
             if stop // block_size > sequence.stored:
@@ -300,15 +315,23 @@ class Engine:
                 break
             self._waiting.popleft()
             self._running.append(sequence)
-            reused = hits * block_size
+            local = reused = hits * block_size
+            connector = self._connector
+            if connector is not None:
+                tokens = sequence.tokens[:known]
+                reused += connector.match(sequence.request, tokens, local, first=sequence.cached < 0)
             stop = min(known, reused + budget)
+            if reused > local:
+                self.cache.grow(sequence.ids, -(-min(known, local + budget) // block_size), stop)
             sequence.held = -(-stop // block_size)
             sequence.stored = hits
             sequence.computed = stop
             if sequence.cached < 0:
                 sequence.cached = reused
                 self.counters.cache_queries += known
-                self.counters.cache_hits += reused
+                self.counters.cache_hits += local
+            if connector is not None:
+                connector.computed(sequence.request, sequence.tokens[:stop], last=stop == known)
             if stop // block_size > hits:
                 self._store(sequence, stop // block_size)
             budget -= stop - reused

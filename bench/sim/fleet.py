@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
-Option = str | int | float | bool
+Option = str | int | float | bool | list[str]
 
 
 class FleetError(RuntimeError):
@@ -26,12 +26,16 @@ class FleetError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SimEngine:
-    """One running engine. `kv` and `replay` are None without KV events."""
+    """One running engine. `kv` and `replay` are None without KV events, `instance` (its LMCache instance id) without
+    `log_style`, `log` (the path of its log) without `log_file`.
+    """
 
     id: str
     url: str
     kv: str | None
     replay: str | None
+    instance: str | None = None
+    log: str | None = None
 
     @property
     def spec(self) -> str:
@@ -50,7 +54,8 @@ class SimFleet:
     Args:
         count: engines.
         timeout: seconds until the child has to be ready; a first start compiles its kernels in them.
-        options: options of `kvctl sim`, with underscores: `block_size=32`, `speedup=10`; True is a bare flag.
+        options: options of `kvctl sim`, with underscores: `block_size=32`, `speedup=10`; True is a bare flag, a list
+            an option given several times.
             Only these count: the child does not see the KVCTL_ variables of our environment.
     """
 
@@ -125,7 +130,7 @@ class SimFleet:
     def _read_ready(self, ready: dict[str, Any]) -> None:
         self.model = ready["model"]
         self.block_size = ready["block_size"]
-        self.engines = [SimEngine(row["id"], row["url"], row["kv"], row["replay"]) for row in ready["engines"]]
+        self.engines = [SimEngine(**row) for row in ready["engines"]]
 
     def _ready_line(self, child: subprocess.Popen[bytes]) -> bytes:
         assert child.stdout is not None
@@ -157,6 +162,8 @@ def _arguments(options: dict[str, Option]) -> list[str]:
         flag = "--" + name.replace("_", "-")
         if value is True:
             arguments.append(flag)
+        elif isinstance(value, list):
+            arguments += [part for each in value for part in (flag, each)]
         elif value is not False:
             arguments += [flag, str(value)]
     return arguments

@@ -5,8 +5,7 @@ Counting on the token path is a list increment; the exposition text is made when
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -18,7 +17,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from bench.sim.histogram import Histogram
 from bench.sim.live import LiveEngine
+from bench.sim.lmcache_metrics import lmcache_families, prompt_source_families
+from bench.sim.worker import SimWorker
 
 TTFT_BUCKETS = (
     0.001,
@@ -81,29 +83,6 @@ E2E_BUCKETS = (
 )
 
 
-class Histogram:
-    """Counts below ascending bounds, and a sum."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, with the last at +Inf, as the exposition wants them."""
-        out: list[tuple[str, float]] = []
-        below = 0
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            below += count
-            out.append((repr(bound), below))
-        out.append(("+Inf", below + self.counts[-1]))
-        return out
-
-
 class RequestTimes:
     """Latencies as the engine's own front end sees them, in seconds."""
 
@@ -114,8 +93,9 @@ class RequestTimes:
 
 
 class EngineCollector(Collector):
-    def __init__(self, live: LiveEngine, times: RequestTimes, model: str) -> None:
+    def __init__(self, live: LiveEngine, times: RequestTimes, model: str, worker: SimWorker | None = None) -> None:
         self._live = live
+        self._worker = worker
         self._times = times
         self._model = model
 
@@ -133,8 +113,9 @@ class EngineCollector(Collector):
         )
         yield self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", counters.cache_queries)
         yield self._counter("prefix_cache_hits", "Tokens found in the prefix cache.", counters.cache_hits)
-        yield self._counter("external_prefix_cache_queries", "Tokens asked of other caches (none here).", 0)
-        yield self._counter("external_prefix_cache_hits", "Tokens found in other caches (none here).", 0)
+        asked, found = self._external()
+        yield self._counter("external_prefix_cache_queries", "Tokens asked of a cache beside the engine's.", asked)
+        yield self._counter("external_prefix_cache_hits", "Tokens loaded from a cache beside the engine's.", found)
         yield self._counter("num_preemptions", "Sequences sent back to the queue.", counters.preemptions)
         yield self._counter("prompt_tokens", "Prompt tokens processed.", counters.prompt_tokens)
         yield self._counter("generation_tokens", "Tokens generated.", counters.generation_tokens)
@@ -165,6 +146,15 @@ class EngineCollector(Collector):
         )
         lag.add_metric([self._model, "0"], self._live.lag.total_steps, self._live.lag.total_lag)
         yield lag
+        if self._worker is not None:
+            yield from prompt_source_families(self._worker)
+            yield from lmcache_families(self._worker)
+
+    def _external(self) -> tuple[int, int]:
+        if self._worker is None:
+            return 0, 0
+        counters = self._worker.cache.counters
+        return counters.queries, counters.hits
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name", "engine"])
@@ -182,8 +172,8 @@ class EngineCollector(Collector):
         return family
 
 
-def exposition(live: LiveEngine, times: RequestTimes, model: str) -> bytes:
-    """The text of `GET /metrics`."""
+def exposition(live: LiveEngine, times: RequestTimes, model: str, worker: SimWorker | None = None) -> bytes:
+    """The text of `GET /metrics`; `worker` is what the engine imitates."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(live, times, model))
+    registry.register(EngineCollector(live, times, model, worker))
     return generate_latest(registry)

@@ -27,6 +27,7 @@ from bench.sim.kvcache import CacheEvent
 from bench.sim.live import LiveEngine
 from bench.sim.text import BUNDLED, TextModel
 from bench.sim.timing import Timing
+from bench.sim.worker import Imitation, SimWorker, WorkerFleet
 
 
 class PortError(OSError):
@@ -52,22 +53,35 @@ class HostConfig:
     kv_events: bool = True
     keep_alive: float = 5.0
     tokenizer: Path = BUNDLED
+    imitation: Imitation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Where an engine can be reached; `kv` and `replay` are None without KV events."""
+    """Where an engine can be reached; `kv` and `replay` are None without KV events.
+
+    Of an imitated worker also its LMCache instance id, and its log if that is a file.
+    """
 
     id: str
     url: str
     kv: str | None
     replay: str | None
+    instance: str | None = None
+    log: str | None = None
 
 
 class EngineHost:
-    """One engine with its sockets, on the running loop."""
+    """One engine with its sockets, on the running loop; `fleet` makes it the `index`-th worker of an imitation."""
 
-    def __init__(self, config: HostConfig, index: int, text: TextModel, context: zmq.Context[Any]) -> None:
+    def __init__(
+        self,
+        config: HostConfig,
+        index: int,
+        text: TextModel,
+        context: zmq.Context[Any],
+        fleet: WorkerFleet | None = None,
+    ) -> None:
         self._host = config.host
         self._port = config.port + index if config.port else 0
         self._id = f"sim-{index}"
@@ -85,8 +99,12 @@ class EngineHost:
                 self.publisher = Publisher(ports, engine.block_size, context)
             except OSError as error:
                 raise PortError(f"cannot listen for KV events on {error.strerror}") from error
-        self.live = LiveEngine(Engine(engine, config.timing), self._publish if self.publisher else None)
-        self._api = Api(self.live, text, config.api, self.publisher)
+        self.worker: SimWorker | None = None
+        if fleet is not None:
+            self.worker = SimWorker(fleet, index, self._id, config.api.model, engine, config.timing)
+        cache = self.worker.cache if self.worker is not None else None
+        self.live = LiveEngine(Engine(engine, config.timing, cache), self._publish if self.publisher else None)
+        self._api = Api(self.live, text, config.api, self.publisher, self.worker)
         self._server = Server(self._api.handle, config.keep_alive)
 
     async def listen(self) -> EngineAddress:
@@ -98,7 +116,12 @@ class EngineHost:
         kv = self.publisher.endpoint if self.publisher else None
         replay = self.publisher.replay_endpoint if self.publisher else None
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return EngineAddress(self._id, f"http://{host}:{self._server.port}", kv, replay)
+        url = f"http://{host}:{self._server.port}"
+        if self.worker is None:
+            return EngineAddress(self._id, url, kv, replay)
+        self.worker.serves(url, self.live)
+        log = self.worker.log_path
+        return EngineAddress(self._id, url, kv, replay, self.worker.instance, str(log) if log is not None else None)
 
     async def close(self) -> None:
         await self._server.close()
@@ -106,6 +129,8 @@ class EngineHost:
         self.live.close()
         if self.publisher is not None:
             self.publisher.close()
+        if self.worker is not None:
+            self.worker.close()
 
     def _publish(self, events: list[CacheEvent]) -> None:
         assert self.publisher is not None
@@ -127,6 +152,7 @@ async def serve(
 
     Raises:
         PortError: a port is taken or not allowed.
+        LogError: a log file cannot be written.
         bench.sim.text.TextError: the tokenizer cannot be used.
     """
     loop = asyncio.get_running_loop()
@@ -137,9 +163,14 @@ async def serve(
     context: zmq.Context[Any] = zmq.Context()
     hosts: list[EngineHost] = []
     watch: _ParentWatch | None = None
+    fleet: WorkerFleet | None = None
     try:
+        if config.imitation is not None:
+            fleet = WorkerFleet(config.imitation)
         for index in range(config.count):
-            hosts.append(EngineHost(config, index, text, context))
+            hosts.append(EngineHost(config, index, text, context, fleet))
+        if fleet is not None:
+            fleet.began()
         addresses = [await host.listen() for host in hosts]
         gc.collect()
         gc.freeze()
@@ -152,6 +183,8 @@ async def serve(
             watch.close()
         for host in hosts:
             await host.close()
+        if fleet is not None:
+            fleet.close()
         context.destroy(linger=0)
 
 
