@@ -13,6 +13,7 @@ from kvctl.options import ConfigFile, option
 _FLEET = "Fleet"
 _ROUTING = "Routing"
 _WEIGHTS = "Cost of kv mode"
+_MODES = "Other modes"
 _LIMITS = "Limits and timeouts"
 
 
@@ -22,7 +23,8 @@ def serve(
         option(
             "--router-mode",
             rich_help_panel=_ROUTING,
-            help="kv, random, round-robin, power-of-two, least-loaded or direct.",
+            help="kv, random, round-robin, power-of-two, least-loaded, direct, device-aware-weighted, session, "
+            "prefixaware or kvaware.",
         ),
     ] = "kv",
     host: Annotated[str, option("--host", help="Address of the data port.")] = "127.0.0.1",
@@ -189,6 +191,49 @@ def serve(
             help="T: 0 takes the cheapest, more spreads.",
         ),
     ] = 0.0,
+    cuda_to_cpu_ratio: Annotated[
+        int,
+        option(
+            "--cuda-to-cpu-ratio",
+            rich_help_panel=_MODES,
+            help="device-aware-weighted: requests of a CUDA worker for one of a CPU worker.",
+        ),
+    ] = 8,
+    balance_factor: Annotated[
+        float,
+        option(
+            "--balance-factor",
+            rich_help_panel=_MODES,
+            help="session, prefixaware: no worker gets more than this times the mean of requests in flight.",
+        ),
+    ] = 1.25,
+    prefix_limit: Annotated[
+        int,
+        option("--prefix-limit", rich_help_panel=_MODES, help="prefixaware: blocks it remembers, about 80 bytes each."),
+    ] = 1_000_000,
+    min_match_tokens: Annotated[
+        int,
+        option(
+            "--min-match-tokens", rich_help_panel=_MODES, help="prefixaware: a shorter known prefix is not followed."
+        ),
+    ] = 0,
+    kvaware_threshold: Annotated[
+        int,
+        option(
+            "--kvaware-threshold",
+            "--kv-aware-threshold",
+            rich_help_panel=_MODES,
+            help="kvaware: tokens of the prompt that may be missing from a hit.",
+        ),
+    ] = 2000,
+    kvaware_fallback: Annotated[
+        str,
+        option(
+            "--kvaware-fallback",
+            rich_help_panel=_MODES,
+            help="kvaware: the mode without a hit: session, round-robin, least-loaded, power-of-two, random or kv.",
+        ),
+    ] = "session",
     active_decode_blocks_threshold: Annotated[
         float | None,
         option(
@@ -310,6 +355,7 @@ def serve(
     from router.model import BadRequest
     from router.policies.kv import KvWeights
     from router.policies.registry import UnknownMode, mode_name
+    from router.policies.settings import PolicySettings
     from router.proxy.interface import Limits, Timeouts
     from router.server import ServeSettings, StartError, run
 
@@ -327,6 +373,15 @@ def serve(
             disk_cache_hit_weight=disk_cache_hit_weight,
             shared_cache_multiplier=shared_cache_multiplier,
             router_temperature=router_temperature,
+        )
+        policies = PolicySettings(
+            weights=weights,
+            cuda_to_cpu_ratio=cuda_to_cpu_ratio,
+            balance_factor=balance_factor,
+            prefix_limit=prefix_limit,
+            min_match_tokens=min_match_tokens,
+            kvaware_threshold=kvaware_threshold,
+            kvaware_fallback=kvaware_fallback,
         )
         mode = mode_name(router_mode)
         specs = [parse_spec(text) for text in worker or ()]
@@ -353,7 +408,7 @@ def serve(
         try:
             settings = ServeSettings(
                 core=CoreSettings(
-                    weights=weights,
+                    policies=policies,
                     index_limit=index_limit_mib << 20,
                     predict_ttl=predict_ttl,
                     approximate_ttl=approximate_ttl,

@@ -25,6 +25,7 @@ from router.load import Booking, LoadTracker
 from router.model import Candidates, Decision, Degraded, FloatArray, IntArray, Learns, Policy, RouteRequest
 from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
+from router.policies.settings import PolicySettings
 from router.prefix.active import ActiveBlocks
 from router.prefix.hashing import block_keys
 from router.prefix.index import PrefixIndex
@@ -39,7 +40,7 @@ class CoreSettings:
     """Limits in bytes, times in seconds. `predict_ttl`: how long the blocks of an ended request count as held while KV
     events have neither confirmed nor removed them; 0 switches predict-on-route off, for running requests as well."""
 
-    weights: KvWeights = field(default_factory=KvWeights)
+    policies: PolicySettings = field(default_factory=PolicySettings)
     index_limit: int = 1024 * MIB
     predict_ttl: float = 5.0
     approximate_ttl: float = 120.0
@@ -73,11 +74,12 @@ class RoutingCore:
 
     def forget(self, worker: Worker, rank: int | None = None) -> None:
         """Drops what is known and expected of a worker's cache (its process died, or it was removed)."""
-        for slot in worker.slots if rank is None else worker.slots[rank : rank + 1]:
+        slots = worker.slots if rank is None else worker.slots[rank : rank + 1]
+        for slot in slots:
             self.index.clear(slot)
             self.predictions.drop(slot)
         for learner in self._learners.values():
-            learner.dropped(worker.id)
+            learner.dropped(worker.id, slots)
 
     def apply(self, slot: int, event: Event) -> None:
         """A KV event of a worker's. What the worker says it gave up on its device is expected there no longer.
@@ -208,7 +210,7 @@ class RoutingCore:
         policy = self._policies.get(mode)
         if policy is None:
             name = mode_name(mode)
-            policy = self._policies.setdefault(name, make_policy(name, self.settings.weights))
+            policy = self._policies.setdefault(name, make_policy(name, self.settings.policies))
             if isinstance(policy, Learns):
                 self._learners[name] = policy
         return policy
@@ -224,7 +226,7 @@ class RoutingCore:
         slot = int(candidates.slots[row])
         keys = request.keys.get(decision.block_size)
         held = candidates.device[row], candidates.host[row], candidates.disk[row]
-        cached = int(weighted_blocks(*held, self.settings.weights) * decision.block_size)
+        cached = int(weighted_blocks(*held, self.settings.policies.weights) * decision.block_size)
         booking = self.loads.book(slot, request.prompt_tokens, cached, keys, int(candidates.device[row]))
         if self._learners and (learner := self._learners.get(decision.mode)) is not None:
             learner.placed(request, decision)

@@ -35,6 +35,9 @@ class Reason(StrEnum):
     POWER_OF_TWO = "power_of_two"
     LEAST_LOADED = "least_loaded"
     PINNED = "pinned"
+    SESSION = "session"
+    KNOWN_PREFIX = "known_prefix"
+    KV_HIT = "kv_hit"
 
 
 class Degraded(StrEnum):
@@ -46,6 +49,7 @@ class Degraded(StrEnum):
     KV_EVENTS_LOST = "kv_events_lost"
     BLOCK_SIZE_UNKNOWN = "block_size_unknown"
     BLOCK_SIZE_DIFFERS = "block_size_differs"
+    NO_SESSION = "no_session"
 
 
 class WhyNot(IntEnum):
@@ -116,8 +120,8 @@ class RouteRequest:
 
     `keys` maps a block size to the request's block keys (uint64, one a full block); usually one entry. `joins` is
     false where the engine's figure of cached tokens is not that of this prompt (several prompts or answers at once).
-    `weights` are this request's overrides of kv weights by name, checked. `text` is the prompt's text, kept only for a
-    policy that needs it. `now` is the core's clock when the decision is made.
+    `weights` are this request's overrides of kv weights by name, checked. `now` is the core's clock when
+    the decision is made.
     """
 
     id: str
@@ -133,7 +137,6 @@ class RouteRequest:
     joins: bool = True
     hints: Hints = NO_HINTS
     weights: Mapping[str, float] = field(default_factory=dict)
-    text: str | None = None
     now: float = 0.0
 
 
@@ -219,7 +222,6 @@ class Need(StrEnum):
 
     BLOCKS = "blocks"
     LOAD = "load"
-    TEXT = "text"
 
 
 class Policy(Protocol):
@@ -241,8 +243,8 @@ class Learns(Protocol):
         """The request was booked on the decision's winner."""
         ...
 
-    def dropped(self, worker: str) -> None:
-        """A worker was removed, or what it held is gone."""
+    def dropped(self, worker: str, slots: tuple[int, ...]) -> None:
+        """A worker was removed, or what it held is gone on these slots."""
         ...
 
 

@@ -188,7 +188,7 @@ class AdminApp:
         return _json(self._record(found))
 
     def _record(self, decision: Decision) -> dict[str, Any]:
-        return record(decision, self.core.settings.weights)
+        return record(decision, self.core.settings.policies.weights)
 
     async def explain(self, request: Request) -> Response:
         """Body: a request as a client would send it. `?path=` says its path, `?mode=` another mode."""

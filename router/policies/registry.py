@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from router.model import Policy
+from router.policies.device_aware import DeviceAwareWeighted
 from router.policies.direct import Direct
-from router.policies.kv import Kv, KvWeights
+from router.policies.kv import Kv
+from router.policies.kv_aware import KvAware
 from router.policies.least_loaded import LeastLoaded
 from router.policies.power_of_two import PowerOfTwo
+from router.policies.prefix_aware import PrefixAware
 from router.policies.random_choice import RandomChoice
 from router.policies.round_robin import RoundRobin
+from router.policies.session import Session
+from router.policies.settings import PolicySettings
 
-MODES: dict[str, Callable[[KvWeights], Policy]] = {
-    "kv": Kv,
-    "random": lambda _weights: RandomChoice(),
-    "round-robin": lambda _weights: RoundRobin(),
-    "power-of-two": lambda _weights: PowerOfTwo(),
-    "least-loaded": lambda _weights: LeastLoaded(),
-    "direct": lambda _weights: Direct(),
+MODES: dict[str, Callable[[PolicySettings], Policy]] = {
+    "kv": lambda settings: Kv(settings.weights),
+    "random": lambda _settings: RandomChoice(),
+    "round-robin": lambda _settings: RoundRobin(),
+    "power-of-two": lambda _settings: PowerOfTwo(),
+    "least-loaded": lambda _settings: LeastLoaded(),
+    "direct": lambda _settings: Direct(),
+    "device-aware-weighted": lambda settings: DeviceAwareWeighted(settings.cuda_to_cpu_ratio),
+    "session": lambda settings: Session(settings.balance_factor),
+    "prefixaware": lambda settings: PrefixAware(
+        settings.prefix_limit, settings.balance_factor, settings.min_match_tokens
+    ),
+    "kvaware": lambda settings: KvAware(make_policy(settings.kvaware_fallback, settings), settings.kvaware_threshold),
 }
 
 _JOINED = {name.replace("-", ""): name for name in MODES}
@@ -36,5 +47,5 @@ def mode_name(spelling: str) -> str:
     return name
 
 
-def make_policy(mode: str, weights: KvWeights) -> Policy:
-    return MODES[mode_name(mode)](weights)
+def make_policy(mode: str, settings: PolicySettings) -> Policy:
+    return MODES[mode_name(mode)](settings)

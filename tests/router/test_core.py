@@ -12,6 +12,7 @@ from router.fleet.worker import Health, KvState, Worker
 from router.load import Booking
 from router.model import AllBusy, Decision, Degraded, NoWorkers, Reason, RouteRequest, WorkerSpec
 from router.policies.kv import KvWeights
+from router.policies.settings import PolicySettings
 
 B = 16
 
@@ -252,7 +253,7 @@ def test_thresholds_can_be_changed_while_running() -> None:
 
 
 def test_a_lower_tier_counts_by_its_weight_and_is_foretold() -> None:
-    made = core("a", "b", weights=KvWeights(host_cache_hit_weight=0.5))
+    made = core("a", "b", policies=PolicySettings(KvWeights(host_cache_hit_weight=0.5)))
     store(made, "a", tokens(1, 2, 3, 4), 100, tier=1)
     decision = ask(made, tokens(1, 2, 3, 4, tail=1))
     assert decision.candidates.host.tolist() == [4, 0]

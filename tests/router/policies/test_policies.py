@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from router.model import BadRequest, Candidates, Reason, RouteRequest
+from router.model import BadRequest, Reason
 from router.policies.choice import softmax_probabilities
 from router.policies.kv import Kv, KvWeights
 from router.policies.registry import MODES, UnknownMode, make_policy, mode_name
-
-
-def fleet(n: int, *, block_size: int = 10, **columns: list[int]) -> Candidates:
-    """n workers `w0`..; columns not given are zero, everyone is eligible."""
-    zeros = np.zeros(n, np.int64)
-    arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
-    eligible = arrays.pop("eligible", np.ones(n, np.int64)).astype(np.bool_)
-    overlaps = ("device", "host", "disk", "shared")
-    loads = ("prefill_tokens", "own_prefill_tokens", "decode_blocks", "new_blocks", "active_requests")
-    return Candidates(
-        workers=tuple(f"w{i}" for i in range(n)),
-        ranks=(0,) * n,
-        slots=np.arange(n),
-        eligible=eligible,
-        why_not=np.where(eligible, 0, 3),
-        capacity_blocks=zeros,
-        block_size=np.full(n, block_size, np.int64),
-        device_class=zeros,
-        **{name: arrays.get(name, zeros) for name in overlaps + loads},
-    )
-
-
-def request(tokens: int = 100, **fields: object) -> RouteRequest:
-    return RouteRequest(id="r", model="m", prompt_tokens=tokens, **fields)  # type: ignore[arg-type]
-
-
-def rng(seed: int = 0) -> random.Random:
-    return random.Random(seed)
+from router.policies.settings import PolicySettings
+from tests.router.policies.build import fleet, request, rng
 
 
 def test_kv_cost_reproduces_the_worked_vectors() -> None:
@@ -157,61 +130,65 @@ def test_the_same_seed_breaks_ties_the_same_way() -> None:
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "direct"])
 def test_no_mode_ever_takes_an_ineligible_row(mode: str) -> None:
-    policy = make_policy(mode, KvWeights())
+    policy = make_policy(mode, PolicySettings())
     candidates = fleet(5, eligible=[0, 1, 0, 1, 0], decode_blocks=[0, 9, 0, 9, 0], active_requests=[0, 9, 0, 9, 0])
     chance = rng()
     assert {policy.decide(request(), candidates, chance).winner for _ in range(200)} == {1, 3}
 
 
 def test_round_robin_takes_the_rows_in_turn() -> None:
-    policy = make_policy("round-robin", KvWeights())
+    policy = make_policy("round-robin", PolicySettings())
     assert [policy.decide(request(), fleet(3), rng()).winner for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_round_robin_counts_over_the_eligible_rows_only() -> None:
-    policy = make_policy("round-robin", KvWeights())
+    policy = make_policy("round-robin", PolicySettings())
     candidates = fleet(4, eligible=[0, 1, 1, 0])
     assert [policy.decide(request(), candidates, rng()).winner for _ in range(4)] == [1, 2, 1, 2]
 
 
 def test_random_takes_each_row_about_as_often() -> None:
-    policy = make_policy("random", KvWeights())
+    policy = make_policy("random", PolicySettings())
     chance = rng(1)
     won = Counter(policy.decide(request(), fleet(4), chance).winner for _ in range(4000))
     assert all(abs(count - 1000) < 120 for count in won.values())
 
 
 def test_power_of_two_never_takes_the_busiest_of_all() -> None:
-    policy = make_policy("power-of-two", KvWeights())
+    policy = make_policy("power-of-two", PolicySettings())
     chance = rng(2)
     won = {policy.decide(request(), fleet(4, active_requests=[3, 1, 2, 0]), chance).winner for _ in range(500)}
     assert won == {1, 2, 3}
 
 
 def test_power_of_two_with_one_worker_takes_it() -> None:
-    decision = make_policy("power-of-two", KvWeights()).decide(request(), fleet(3, eligible=[0, 1, 0]), rng())
+    decision = make_policy("power-of-two", PolicySettings()).decide(request(), fleet(3, eligible=[0, 1, 0]), rng())
     assert (decision.winner, decision.reason) == (1, Reason.ONLY_CANDIDATE)
 
 
 def test_power_of_two_lets_the_first_drawn_win_a_tie() -> None:
-    policy = make_policy("power-of-two", KvWeights())
+    policy = make_policy("power-of-two", PolicySettings())
     chance = rng(4)
     won = Counter(policy.decide(request(), fleet(2), chance).winner for _ in range(2000))
     assert abs(won[0] - 1000) < 120
 
 
 def test_least_loaded_takes_the_exact_minimum() -> None:
-    decision = make_policy("least-loaded", KvWeights()).decide(request(), fleet(4, active_requests=[5, 2, 1, 3]), rng())
+    decision = make_policy("least-loaded", PolicySettings()).decide(
+        request(), fleet(4, active_requests=[5, 2, 1, 3]), rng()
+    )
     assert (decision.winner, decision.reason) == (2, Reason.LEAST_LOADED)
 
 
 def test_direct_without_a_pin_says_which_header_is_missing() -> None:
     with pytest.raises(BadRequest, match="x-kvctl-worker"):
-        make_policy("direct", KvWeights()).decide(request(), fleet(2), rng())
+        make_policy("direct", PolicySettings()).decide(request(), fleet(2), rng())
 
 
 def test_direct_takes_the_pinned_row() -> None:
-    decision = make_policy("direct", KvWeights()).decide(request(pin_worker="w1"), fleet(3, eligible=[0, 1, 0]), rng())
+    decision = make_policy("direct", PolicySettings()).decide(
+        request(pin_worker="w1"), fleet(3, eligible=[0, 1, 0]), rng()
+    )
     assert (decision.worker, decision.reason) == ("w1", Reason.PINNED)
 
 
