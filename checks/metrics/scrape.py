@@ -68,6 +68,7 @@ def from_pages(
     samples: dict[str, list[Sample]] = {}
     pages: dict[str, Page] = {}
     gaps: list[float] = []
+    shared: dict[Labels, dict[str, str]] = {}
     mangled = False
     for member in sorted({*first, *second}):
         latest = second[member] if member in second else first[member]
@@ -82,7 +83,7 @@ def from_pages(
                 gaps.append(latest.at - first[member].at)
         if now.problem is not None:
             continue
-        for sample, spelling in _samples(member, then, _values(now, aliases), aliases, member in restarted):
+        for sample, spelling in _samples(member, then, _values(now, aliases), aliases, shared, member in restarted):
             samples.setdefault(sample.name, []).append(sample)
             mangled = mangled or spelling.mangled
     return Metrics(
@@ -124,8 +125,14 @@ def _values(read: Exposition, aliases: Aliases) -> _Values:
 
 
 def _samples(
-    member: str, then: _Values | None, now: _Values, aliases: Aliases, restarted: bool
+    member: str,
+    then: _Values | None,
+    now: _Values,
+    aliases: Aliases,
+    shared: dict[Labels, dict[str, str]],
+    restarted: bool,
 ) -> list[tuple[Sample, Spelling]]:
+    """Samples of one member. `shared` holds the labels of all members: a thousand replicas have the same ones."""
     chosen: list[tuple[Spelling, str, dict[Labels, float]]] = []
     for spelled_values in now.by_name.values():
         spelled = min(spelled_values, key=lambda one: aliases.by_spelling[one].rank)
@@ -139,10 +146,12 @@ def _samples(
             increase = None
             if then is not None and spelling.alias.grows:
                 increase = value if reset else value - old.get(labels, 0.0)
+            if labels not in shared:
+                shared[labels] = dict(labels)
             sample = Sample(
                 name=spelling.canonical,
                 member=member,
-                labels=dict(labels),
+                labels=shared[labels],
                 value=value,
                 increase=increase,
                 reset=reset and increase is not None,
