@@ -17,7 +17,7 @@ DEFAULT_CHUNK_TOKENS = 256
 """LMCache's chunk_size where nothing sets it."""
 
 MP_CONNECTOR = "LMCacheMPConnector"
-_TOKENS = re.compile(r"^([\d.]+)([kKmMgG]?)$")
+_TOKENS = re.compile(r"^(\d{1,12}(?:\.\d{1,6})?)([kKmMgG]?)$")
 _SCALE = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -37,7 +37,32 @@ class Transfer:
         return any("lmcache" in name.lower() for name in self.connectors)
 
     @property
-    def model_argument(member: Member) -> str:
+    def multi_process(self) -> bool:
+        """LMCache runs as a server of its own; nothing of it registers with a router's controller."""
+        return MP_CONNECTOR in self.connectors
+
+
+def transfer(member: Member) -> Transfer | None:
+    """The connector a worker was started with; None where no argument names one."""
+    text = member.arg("--kv-transfer-config")
+    if text is None:
+        name = member.arg("--kv-transfer-config.kv_connector")
+        if name:
+            return Transfer((name,), member.arg("--kv-transfer-config.kv_role") or "")
+        backend = (member.arg("--kv-offloading-backend") or "").lower()
+        if backend == "lmcache" and member.has_arg("--kv-offloading-size"):
+            return Transfer(("LMCacheConnectorV1",), "kv_both")
+        return None
+    try:
+        config = json.loads(text)
+    except ValueError:
+        return Transfer(problem="--kv-transfer-config is not JSON")
+    if not isinstance(config, dict):
+        return Transfer(problem="--kv-transfer-config is not a JSON object")
+    return Transfer(tuple(_connectors(config)), str(config.get("kv_role") or ""))
+
+
+def model_argument(member: Member) -> str:
     """What the engine loads: a repository name or a path; '' where no argument tells."""
     if told := member.arg("--model"):
         return told
