@@ -2,8 +2,8 @@
 
 Pure. Every pair of a namespace label and a pod label is tried on the series found, and the one that puts the most
 members wins; ties go to the order below. So `exported_namespace` wins where `namespace` is that of Prometheus itself or
-of a collector. Without a pod label `instance` (HOST:PORT) is mapped through addresses; without that, only the whole fleet
-is known.
+of a collector. Without a pod label `instance` (HOST:PORT) is mapped through addresses; without that, only the whole
+fleet is known.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ INSTANCE = "instance"
 PLACE_LABELS = (*NAMESPACE_LABELS, *POD_LABELS, INSTANCE)
 INSTANCES_NAMED = 200
 """Up to so many instances a query names them; beyond, it asks for all."""
+
+_SPECIAL = re.compile(r"([^A-Za-z0-9_-])")
+_ESCAPED = r"\\\1"
 
 Labels = Mapping[str, str]
 
@@ -81,7 +84,7 @@ def matcher(label: str, values: Iterable[str]) -> str:
     values = list(values)
     if len(values) == 1:
         return f"{label}={_quoted(values[0])}"
-    return f"{label}=~{_quoted('|'.join(re.sub(r'([^A-Za-z0-9_-])', r'\\\1', value) for value in values))}"
+    return f"{label}=~{_quoted('|'.join(_SPECIAL.sub(_ESCAPED, value) for value in values))}"
 
 
 def _quoted(text: str) -> str:
@@ -94,7 +97,9 @@ def _by_pod(rows: list[Labels], members: list[Member], namespaces: list[str]) ->
     for pod_label in POD_LABELS:
         for namespace_label in (*NAMESPACE_LABELS, ""):
             place = (namespace_label, pod_label) if namespace_label else (pod_label,)
-            known = {((one.namespace, one.name) if namespace_label else (one.name,)): one.key for one in members}
+            known: dict[tuple[str, ...], str] = {
+                ((one.namespace, one.name) if namespace_label else (one.name,)): one.key for one in members
+            }
             found = {known.get(tuple(row.get(label, "") for label in place)) for row in rows} - {None}
             if found and (best is None or len(found) > best[0]):
                 matchers = matcher(namespace_label, namespaces) if namespace_label and namespaces else ""

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from checks.model import Reason
+from checks.redact import clean
 
 PAGE_CHARACTERS = 32 << 20
 LINE_CHARACTERS = 64 << 10
@@ -142,7 +143,7 @@ def _unescaped(match: re.Match[str]) -> str:
 def printable(value: str) -> str:
     """A label's value without control characters, at most LABEL_CHARACTERS."""
     if not value.isprintable():
-        value = "".join(letter if letter.isprintable() else " " for letter in value)
+        value = " ".join(clean(value).split("\n"))
     return value[:LABEL_CHARACTERS]
 
 
