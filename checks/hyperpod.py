@@ -133,17 +133,17 @@ def endpoints(snapshot: Snapshot) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(one, kind) for plural, kind in KINDS.items() for one in snapshot.resources.all(plural))
 
 
-def workers_of(snapshot: Snapshot, endpoint: Endpoint) -> tuple[Member, ...]:
-    """Workers of one resource; where it is the only one, all workers of its namespace that no other claims."""
-    owned = tuple(worker for worker in snapshot.workers if endpoint.owns(worker))
-    if owned or len(endpoints(snapshot)) > 1:
-        return owned
-    return tuple(worker for worker in snapshot.workers if worker.namespace == endpoint.namespace)
-
-
 def endpoint_of(snapshot: Snapshot, worker: Member) -> Endpoint | None:
-    """The resource a worker belongs to."""
-    return next((one for one in endpoints(snapshot) if worker in workers_of(snapshot, one)), None)
+    """The resource a worker belongs to; the only resource of all has every worker of its namespace."""
+    listed = endpoints(snapshot)
+    if len(listed) == 1:
+        return listed[0] if worker.namespace == listed[0].namespace else None
+    return next((one for one in listed if one.owns(worker)), None)
+
+
+def workers_of(snapshot: Snapshot, endpoint: Endpoint) -> tuple[Member, ...]:
+    """Workers that belong to one resource, as `endpoint_of` says."""
+    return tuple(worker for worker in snapshot.workers if endpoint_of(snapshot, worker) == endpoint)
 
 
 def operator_deployments(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:

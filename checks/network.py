@@ -102,7 +102,7 @@ def ports_of(found: Mapping[str, Any]) -> dict[int, int | str]:
 
 def headless(found: Mapping[str, Any]) -> bool:
     """Its name gives the pods' own addresses: any port of theirs is reached."""
-    return at(found, "spec.clusterIP") == "None"
+    return bool(at(found, "spec.clusterIP") == "None")
 
 
 @dataclass(frozen=True, slots=True)

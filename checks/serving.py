@@ -123,6 +123,12 @@ def chunk_tokens(config: Mapping[str, Any]) -> int:
     return told if isinstance(told, int) and told > 0 else DEFAULT_CHUNK_TOKENS
 
 
+def switched_on(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A switch as LMCache takes it: true and 1 are on, every other value that is given is off."""
+    value = config.get(name)
+    return default if value is None else str(value).lower() in ("true", "1")
+
+
 def config_unread(member: Member, config: Mapping[str, Any], name: str) -> bool:
     """LMCache's value of `name` stands where it was not read: a file, a Secret, or an unread ConfigMap."""
     if member.env_unread(f"LMCACHE_{name.upper()}"):
@@ -153,4 +159,3 @@ def _cards(member: Member) -> list[Mapping[str, Any]]:
     answer = member.answers.get("/v1/models")
     listed = answer.get("data") if isinstance(answer, dict) else None
     return [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
-
