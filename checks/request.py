@@ -1,4 +1,4 @@
-"""What a run of the diagnostics is asked to read, as one value; a recording keeps it, so that a replay needs no flags."""
+"""What a run of the diagnostics is asked to read, as one value; a recording keeps it: a replay needs no flags."""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ class Container:
     image: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    unread_env: tuple[str, ...] = ()
+    """`secret/x`, `configmap/x` that set further names as a whole (envFrom) and were not read."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """Named container ports; unnamed ones under their number."""
     started_at: float | None = None
@@ -127,8 +129,9 @@ class Member:
         return None if value is None or value.startswith("<from:") else value
 
     def env_unread(self, name: str) -> bool:
-        """It is set from a Secret or a ConfigMap that was not read: nothing can be said of its value."""
-        return self.container.env.get(name, "").startswith("<from:")
+        """It is, or may be, set from a Secret or a ConfigMap that was not read: nothing can be said of its value."""
+        value = self.container.env.get(name)
+        return bool(self.container.unread_env) if value is None else value.startswith("<from:")
 
     @property
     def log_level(self) -> str:
