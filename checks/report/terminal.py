@@ -1,0 +1,230 @@
+"""The report for a person: sections with a line a check, what to do about each failure, and the verdict at the end.
+
+Fits 80 columns. On a terminal states are √ ‼ ×, elsewhere (and where the encoding lacks them) plain words. `text` shows
+what passed as single lines and folds skips into one line a reason; `wide` shows every target with its evidence; `short`
+only what did not pass; `quiet` the verdict alone. Texts come clean from the runner; nothing here is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from checks.model import Diagnosis, Result, Status, Verdict
+from checks.report.grouping import Line, at_least, consequences, lines, names, shown_counts, skips
+from checks.report.shape import page
+from checks.verdict import Severity, first_cause
+
+_SIGNS = {Status.PASS: "√", Status.WARN: "‼", Status.FAIL: "×", Status.ERROR: "×", Status.SKIP: "-"}
+_WORDS = {Status.PASS: "ok", Status.WARN: "warn", Status.FAIL: "FAIL", Status.ERROR: "err", Status.SKIP: "skip"}
+_COLOURS = {
+    Status.PASS: "green",
+    Status.WARN: "yellow",
+    Status.FAIL: "red",
+    Status.ERROR: "magenta",
+    Status.SKIP: "dim",
+}
+_VERDICTS = {
+    Verdict.WORKING: "green",
+    Verdict.DEGRADED: "yellow",
+    Verdict.BROKEN: "red",
+    Verdict.INCONCLUSIVE: "magenta",
+}
+_REASONS = {
+    "not_applicable": "not for this system",
+    "no_data": "no data",
+    "log_truncated": "the beginning of the log is gone",
+    "log_level_hides": "hidden by the log level",
+    "no_traffic": "too little traffic",
+    "version_unknown": "version unknown",
+    "disabled": "switched off",
+    "gone": "gone during the run",
+}
+_SHOWN = 3
+_LISTED = 6
+_INDENT = 4
+
+
+class Form(StrEnum):
+    TEXT = "text"
+    WIDE = "wide"
+    SHORT = "short"
+    QUIET = "quiet"
+
+
+def show(diagnosis: Diagnosis, console: Console, form: Form = Form.TEXT, *, least: Severity = Severity.NONE) -> None:
+    """Prints the report; `least` leaves out results of lower severity (they still count for the verdict)."""
+    out = _Printer(console, signs=console.is_terminal and console.encoding.lower().startswith("utf"))
+    if form is not Form.QUIET:
+        listed = lines(at_least(diagnosis.results, least))
+        out.put(_heading(diagnosis))
+        _sections(out, listed, form, diagnosis.namespace)
+        if form is Form.TEXT:
+            _skips(out, listed)
+        out.put(Text(""))
+    _verdict(out, diagnosis, form)
+
+
+class _Printer:
+    """Lines for a console, folded with a hanging indent and without trailing spaces."""
+
+    def __init__(self, console: Console, *, signs: bool) -> None:
+        self._console = console
+        self._marks = _SIGNS if signs else _WORDS
+        self.underline = "─" if signs else "-"
+
+    def put(self, text: Text, indent: int = 0, first: Text | None = None) -> None:
+        """`first` stands before the first line, within the indent."""
+        room = max(self._console.width - indent, 20)
+        folded = [line for part in text.split() for line in part.wrap(self._console, room, overflow="fold")]
+        for at, line in enumerate(folded or [text]):
+            line.rstrip()
+            lead = first if first is not None and at == 0 else Text(" " * indent)
+            self._console.print(lead + line if line.plain else Text(""), highlight=False, soft_wrap=True)
+
+    def marked(self, status: Status, text: Text, style: str) -> int:
+        """A line behind its mark; returns the indent of what belongs to it."""
+        width = max(len(mark) for mark in self._marks.values()) + 1
+        self.put(text, width, Text(self._marks[status].ljust(width), style=style))
+        return width + _INDENT
+
+
+def _heading(diagnosis: Diagnosis) -> Text:
+    told = [str(diagnosis.stack) if diagnosis.stack != "unknown" else "stack unknown"]
+    told += [f"namespace {diagnosis.namespace}"] if diagnosis.namespace else []
+    told += [f"context {diagnosis.context}"] if diagnosis.context else []
+    told += [diagnosis.sampled] if diagnosis.sampled else []
+    return Text(", ".join(told), style="dim")
+
+
+def _sections(out: _Printer, listed: list[Line], form: Form, home: str) -> None:
+    explained = consequences(listed)
+    for group, members in groupby(listed, key=lambda line: line.group):
+        visible = [line for line in members if _visible(line, form)]
+        if not visible:
+            continue
+        out.put(Text(f"\n{group}\n{out.underline * len(group)}", style="bold"))
+        for line in visible:
+            style = "dim" if line.suppressed or line.caused_by else _COLOURS[line.status]
+            indent = out.marked(line.status, _headline(line, form, home), style)
+            for detail in _every_target(line) if form is Form.WIDE else _details(line, home):
+                out.put(detail, indent)
+            if line.id in explained and line.status in (Status.FAIL, Status.WARN) and not line.caused_by:
+                out.put(Text("explains " + ", ".join(explained[line.id]), style="dim"), indent)
+
+
+def _visible(line: Line, form: Form) -> bool:
+    if form is Form.WIDE:
+        return True
+    if line.caused_by or line.status is Status.SKIP:
+        return False
+    return form is Form.TEXT or (line.status is not Status.PASS and not line.suppressed)
+
+
+def _headline(line: Line, form: Form, home: str) -> Text:
+    """`KV302 LMCache init failure: w-0: message`; of several targets `12 of 50 pods`, and details below."""
+    told = [f"{line.id} {line.title}"]
+    told += [line.share()] if line.share() else []
+    messages = line.messages()
+    alone = len(line.results) == 1
+    if form is not Form.WIDE and len(messages) == 1 and (alone or line.status is Status.PASS):
+        message, targets = messages[0]
+        told += [who] if alone and (who := names(targets, home)) else []
+        told.append(message)
+    text = Text(": ".join(told))
+    text.stylize("bold", 0, len(line.id))
+    if line.suppressed:
+        text.append(" (suppressed)", style="dim")
+    if line.caused_by:
+        text.append(f" (caused by {line.caused_by})", style="dim")
+    return text
+
+
+def _details(line: Line, home: str) -> list[Text]:
+    if line.status is Status.PASS or line.suppressed:
+        return []
+    found: list[Text] = []
+    messages = line.messages()
+    if len(line.results) > 1:
+        for message, targets in messages[:_SHOWN]:
+            who = names(targets, home)
+            found.append(Text(f"{who}: {message}" if who else message))
+        if len(messages) > _SHOWN:
+            found.append(Text(f"and {len(messages) - _SHOWN} other messages; -o wide shows them", style="dim"))
+    if evidence := next((one.evidence[0] for one in line.results if one.evidence), None):
+        found.append(Text(f"{evidence.source} {evidence.where}: {evidence.text}", style="dim"))
+    found += [Text(f"hint: {hint}") for hint in line.hints[:_SHOWN]]
+    found.append(Text(f"see {page(line.id)}", style="dim"))
+    return found
+
+
+def _every_target(line: Line) -> list[Text]:
+    found: list[Text] = []
+    for one in line.results:
+        found.append(Text(f"{one.target}: {one.message}" + (f" [{one.reason}]" if one.reason else "")))
+        found += [
+            Text(
+                f"  {evidence.source} {evidence.where}: {' '.join((evidence.time, evidence.text)).strip()}", style="dim"
+            )
+            for evidence in one.evidence
+        ]
+    if line.status in (Status.FAIL, Status.WARN, Status.ERROR):
+        found += [Text(f"hint: {hint}") for hint in line.hints]
+        found.append(Text(f"see {page(line.id)}", style="dim"))
+    return found
+
+
+def _skips(out: _Printer, listed: list[Line]) -> None:
+    skipped = skips(listed)
+    if skipped:
+        out.put(Text(""))
+    for reason, checks in skipped.items():
+        more = f" and {len(checks) - _LISTED} more" if len(checks) > _LISTED else ""
+        told = f"{len(checks)} skipped, {_REASONS.get(str(reason), str(reason))}: {', '.join(checks[:_LISTED])}{more}"
+        out.marked(Status.SKIP, Text(told, style="dim"), "dim")
+
+
+def _verdict(out: _Printer, diagnosis: Diagnosis, form: Form) -> None:
+    line = Text(str(diagnosis.verdict).upper(), style=f"bold {_VERDICTS[diagnosis.verdict]}")
+    rest = Text(f" (confidence {diagnosis.confidence}). {diagnosis.why.rstrip('.')}.")
+    out.put(Text.assemble(line, rest))
+    if todo := next_step(diagnosis):
+        out.put(Text(todo))
+    if form is not Form.QUIET:
+        out.put(Text(_tally(diagnosis.results), style="dim"))
+    if diagnosis.cut_short:
+        out.put(Text(f"The run ended early ({diagnosis.cut_short}): what was not read is not judged.", style="yellow"))
+
+
+def next_step(diagnosis: Diagnosis) -> str:
+    """What to do first; '' if nothing is to be done."""
+    if diagnosis.verdict is not Verdict.INCONCLUSIVE:
+        cause = first_cause(diagnosis.results)
+        return "" if cause is None else f"First: {_brief(cause)} ({page(cause.id)})."
+    unread = next((one for one in diagnosis.results if one.status is Status.ERROR and one.hint), None)
+    if unread is not None:
+        return f"First: {_brief(unread)} ({page(unread.id)})."
+    return "First: send some traffic and run it again, or let it send a little itself with --probe."
+
+
+def _brief(result: Result) -> str:
+    """The first line of a hint."""
+    return result.hint.strip().split("\n", 1)[0].rstrip(".:") or f"see what {result.id} found"
+
+
+def _tally(results: Iterable[Result]) -> str:
+    counted = shown_counts(results)
+    told = [
+        f"{counted['fail']} failed",
+        f"{counted['warn']} warned",
+        f"{counted['pass']} passed",
+        f"{counted['skip']} skipped",
+        f"{counted['error']} could not be evaluated",
+    ]
+    told += [f"{counted['suppressed']} suppressed"] if counted["suppressed"] else []
+    told += [f"{counted['folded']} folded under their cause"] if counted["folded"] else []
+    return ", ".join(told)
