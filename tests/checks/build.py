@@ -52,6 +52,7 @@ NOW = datetime(2026, 8, 1, 10, 30, tzinfo=UTC).timestamp()
 NAMESPACE = "prod"
 
 _OF_CONTAINER = frozenset(field.name for field in fields(Container))
+_OF_MEMBER = frozenset(field.name for field in fields(Member))
 _WORST_FIRST = (Status.FAIL, Status.ERROR, Status.WARN, Status.PASS, Status.SKIP)
 
 
@@ -72,7 +73,7 @@ def worker(
 
     `log` is container text (dedented; with or without kubelet timestamps); None: the log was not read. `version_line`
     is an LMCache version, or `LMCACHE/VLLM`: the line that names them is put before the log. `more` holds further
-    fields of Member or of its Container, by name.
+    fields of Member or of its Container, by name; `ready` is of both.
     """
     if version_line is not None:
         lmcache, _, vllm = version_line.partition("/")
@@ -203,7 +204,8 @@ def _member(
     inner: dict[str, Any] = {"name": container_name, "started_at": STARTED}
     inner.update({key: value for key, value in more.items() if key in _OF_CONTAINER})
     outer: dict[str, Any] = {"namespace": NAMESPACE, "ips": (ip,) if ip else ()}
-    outer.update({key: value for key, value in more.items() if key not in _OF_CONTAINER})
+    outer.update({key: value for key, value in more.items() if key in _OF_MEMBER})
+    assert not (unknown := set(more) - _OF_CONTAINER - _OF_MEMBER), f"neither Member nor Container has {unknown}"
     where = f"{outer['namespace']}/{name}/{inner['name']}" if outer["namespace"] else name
     container = Container(image=image, args=tuple(args), env=dict(env or {}), **inner)
     return Member(
