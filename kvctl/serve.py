@@ -191,6 +191,31 @@ def serve(
             help="T: 0 takes the cheapest, more spreads.",
         ),
     ] = 0.0,
+    shadow: Annotated[
+        str | None,
+        option(
+            "--shadow",
+            rich_help_panel=_ROUTING,
+            metavar="MODE,…",
+            help="Modes that decide on the live state without acting; see GET /shadow on the admin port.",
+        ),
+    ] = None,
+    session_affinity_ttl: Annotated[
+        float | None,
+        option(
+            "--session-affinity-ttl",
+            rich_help_panel=_ROUTING,
+            help="In any mode: a session stays with its worker until it was idle for so many seconds.",
+        ),
+    ] = None,
+    session_affinity_mode: Annotated[
+        str,
+        option(
+            "--session-affinity-mode",
+            rich_help_panel=_ROUTING,
+            help="hard: a busy worker refuses its sessions; soft: they move.",
+        ),
+    ] = "hard",
     cuda_to_cpu_ratio: Annotated[
         int,
         option(
@@ -348,13 +373,14 @@ def serve(
 
     ensure_cache()
     from router.admin.app import threshold_settings
+    from router.affinity import AffinityMode, AffinitySettings
     from router.core import CoreSettings
     from router.dispatch import DispatchSettings
     from router.fleet.spec import SpecError, check_unique, parse_spec
     from router.hints import session_source
     from router.model import BadRequest
     from router.policies.kv import KvWeights
-    from router.policies.registry import UnknownMode, mode_name
+    from router.policies.registry import UnknownMode, make_policy, mode_name
     from router.policies.settings import PolicySettings
     from router.proxy.interface import Limits, Timeouts
     from router.server import ServeSettings, StartError, run
@@ -384,6 +410,13 @@ def serve(
             kvaware_fallback=kvaware_fallback,
         )
         mode = mode_name(router_mode)
+        make_policy(mode, policies)
+        shadows = tuple(mode_name(name) for name in (shadow or "").split(",") if name.strip())
+        if session_affinity_mode not in (*AffinityMode,):
+            raise Problem(f"--session-affinity-mode must be hard or soft, not '{session_affinity_mode}'")
+        affinity = None
+        if session_affinity_ttl is not None:
+            affinity = AffinitySettings(session_affinity_ttl, AffinityMode(session_affinity_mode))
         specs = [parse_spec(text) for text in worker or ()]
         thresholds = threshold_settings(
             active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac
@@ -409,6 +442,7 @@ def serve(
             settings = ServeSettings(
                 core=CoreSettings(
                     policies=policies,
+                    affinity=affinity,
                     index_limit=index_limit_mib << 20,
                     predict_ttl=predict_ttl,
                     approximate_ttl=approximate_ttl,
@@ -433,6 +467,7 @@ def serve(
                 tokenizer=tokenizer_path,
                 health_interval=health_interval,
                 drain_timeout=drain_timeout,
+                shadow=shadows,
                 log_level=log_level,
                 ready_json=output == "json",
             )

@@ -16,13 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from router.affinity import AffinityMode, AffinitySettings, SessionAffinity
 from router.eligibility import BusyThresholds, refusal, why_not
 from router.events.wire import BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import Worker
 from router.load import Booking, LoadTracker
-from router.model import Candidates, Decision, Degraded, FloatArray, IntArray, Learns, Policy, RouteRequest
+from router.model import (
+    AllBusy,
+    Candidates,
+    Decision,
+    Degraded,
+    FloatArray,
+    IntArray,
+    Learns,
+    Policy,
+    Reason,
+    RouteRequest,
+    WhyNot,
+)
 from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
 from router.policies.settings import PolicySettings
@@ -41,6 +54,7 @@ class CoreSettings:
     events have neither confirmed nor removed them; 0 switches predict-on-route off, for running requests as well."""
 
     policies: PolicySettings = field(default_factory=PolicySettings)
+    affinity: AffinitySettings | None = None
     index_limit: int = 1024 * MIB
     predict_ttl: float = 5.0
     approximate_ttl: float = 120.0
@@ -59,6 +73,7 @@ class RoutingCore:
         self.predictions = Predictions(ttl=max(settings.predict_ttl, 0.001))
         self.loads = LoadTracker(ActiveBlocks())
         self._predicts = settings.predict_ttl > 0
+        self.affinity = None if settings.affinity is None else SessionAffinity(settings.affinity)
         self._policies: dict[str, Policy] = {}
         self._learners: dict[str, Learns] = {}
         self._retired: list[Worker] = []
@@ -193,7 +208,10 @@ class RoutingCore:
                 candidates.decode_blocks,
             )
         policy = self.policy(mode)
+        bound = self._bound_row(request, candidates) if self.affinity is not None else None
         decision = policy.decide(request, candidates, self.rng)
+        if bound is not None:
+            decision.winner, decision.reason = bound, Reason.AFFINITY
         winner = decision.winner
         block = int(candidates.block_size[winner])
         decision.request_id = request.id
@@ -205,6 +223,35 @@ class RoutingCore:
         held = int(candidates.device[winner] + candidates.host[winner] + candidates.disk[winner])
         decision.predicted_cached_tokens = reusable_tokens(held, request.prompt_tokens, block)
         return decision
+
+    def _bound_row(self, request: RouteRequest, candidates: Candidates) -> int | None:
+        """The row that the request's session is bound to, if that may serve.
+
+        Raises:
+            AllBusy: it is bound hard, and the worker is only busy.
+        """
+        session = request.hints.session
+        if self.affinity is None or session is None or request.pin_worker is not None:
+            return None
+        bound = self.affinity.target(session, request.now)
+        if bound is None:
+            return None
+        places = zip(candidates.workers, candidates.ranks, strict=True)
+        row = next((row for row, place in enumerate(places) if place == (bound.worker, bound.rank)), None)
+        if row is not None and candidates.eligible[row]:
+            return row
+        if row is not None and candidates.why_not[row] == WhyNot.BUSY:
+            if self.affinity.settings.mode is AffinityMode.HARD:
+                raise AllBusy(f"the session is bound to worker '{bound.worker}', which is busy")
+            return None
+        self.affinity.unbind(session)
+        return None
+
+    def finished(self, request: RouteRequest, now: float) -> None:
+        """A placed request has ended, in whatever way."""
+        session = request.hints.session
+        if self.affinity is not None and session is not None and request.pin_worker is None:
+            self.affinity.ended(session, now)
 
     def policy(self, mode: str) -> Policy:
         policy = self._policies.get(mode)
@@ -228,6 +275,9 @@ class RoutingCore:
         held = candidates.device[row], candidates.host[row], candidates.disk[row]
         cached = int(weighted_blocks(*held, self.settings.policies.weights) * decision.block_size)
         booking = self.loads.book(slot, request.prompt_tokens, cached, keys, int(candidates.device[row]))
+        session = request.hints.session
+        if self.affinity is not None and session is not None and request.pin_worker is None:
+            self.affinity.placed(session, decision.worker, decision.rank, now)
         if self._learners and (learner := self._learners.get(decision.mode)) is not None:
             learner.placed(request, decision)
         if keys is not None and len(keys):

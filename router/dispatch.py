@@ -30,6 +30,7 @@ from router.policies.registry import UnknownMode, mode_name
 from router.proxy.errors import error_answer
 from router.proxy.interface import Answer, Inbound, Leg, Outcome
 from router.records import DecisionLog
+from router.shadow import Shadows
 from router.tokens.body import Body, parse
 from router.tokens.service import Source, TokenResult
 
@@ -75,6 +76,7 @@ class RequestDispatcher:
         stats: RouterStats,
         settings: DispatchSettings,
         clock: Callable[[], float],
+        shadows: Shadows | None = None,
     ) -> None:
         self.core = core
         self.monitor = monitor
@@ -82,6 +84,7 @@ class RequestDispatcher:
         self.log = log
         self.stats = stats
         self.settings = settings
+        self.shadows = shadows
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
@@ -126,6 +129,7 @@ class RequestDispatcher:
             return self._failed(status, f"{what}; no other worker can serve the request")
 
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
+        self.core.finished(leg.request, self._clock())
         if not leg.worker.removed:
             self.stats.leg_ended(leg.worker.id, outcome)
         if not leg.worker.removed and leg.worker.health is Health.UP:
@@ -174,7 +178,7 @@ class RequestDispatcher:
     def _parsed(self, inbound: Inbound, body: Body, started: float) -> Leg | Awaitable[Answer | Leg]:
         request, mode = self._request(inbound.headers, inbound.body, body)
         request.model = self._model(body)
-        if Need.BLOCKS not in self.core.policy(mode).needs:
+        if Need.BLOCKS not in self.core.policy(mode).needs and self.shadows is None:
             return self._place(inbound, request, mode, watch=True)
         result = self.tokens.tokens(request.model, body)
         if isinstance(result, TokenResult):
@@ -293,6 +297,8 @@ class RequestDispatcher:
         decision.at = time.time()
         worker = self.core.fleet.view.members[decision.winner]
         self.log.add(decision)
+        if self.shadows is not None:
+            self.shadows.saw(request, decision)
         self.stats.decided(decision, _best_eligible(decision))
         id_line = f"x-request-id: {request.id}\r\n".encode("latin-1", "replace")
         upstream = b"" if inbound.header(_REQUEST_ID) else id_line

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     SESSION = "session"
     KNOWN_PREFIX = "known_prefix"
     KV_HIT = "kv_hit"
+    AFFINITY = "affinity"
 
 
 class Degraded(StrEnum):
@@ -50,6 +51,7 @@ class Degraded(StrEnum):
     BLOCK_SIZE_UNKNOWN = "block_size_unknown"
     BLOCK_SIZE_DIFFERS = "block_size_differs"
     NO_SESSION = "no_session"
+    POLICY_FAILED = "policy_failed"
 
 
 class WhyNot(IntEnum):
@@ -236,7 +238,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Learns(Protocol):
+class Learns(Policy, Protocol):
     """A policy that remembers where it sent what (a prefix tree, a session's worker). Told only of placed requests."""
 
     def placed(self, request: RouteRequest, decision: Decision) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from router.core import potential_loads
 from router.model import Decision, WhyNot
 from router.policies.kv import KvWeights
+from router.shadow import ShadowCounts
 
 _BYTES_PER_ROW = 110
 _BYTES_PER_DECISION = 2500
@@ -109,4 +110,18 @@ def summary(decision: Decision) -> dict[str, Any]:
         "decide_us": decision.decide_us,
         "predicted_cached_tokens": decision.predicted_cached_tokens,
         "engine_cached_tokens": decision.engine_cached_tokens,
+    }
+
+
+def shown_shadow(counts: ShadowCounts) -> dict[str, Any]:
+    """A shadow's counts as `GET /shadow` answers them: totals, and means a decision."""
+    decisions = max(counts.decisions, 1)
+    return {
+        "decisions": counts.decisions,
+        "failed": counts.failed,
+        "agreed": counts.agreed,
+        "agreement": counts.agreed / decisions,
+        "mean_cost_difference_blocks": counts.cost_difference / decisions,
+        "mean_cached_tokens_difference": counts.cached_difference / decisions,
+        "chosen": dict(sorted(counts.chosen.items())),
     }

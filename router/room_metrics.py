@@ -14,6 +14,7 @@ from router.feed import KvFeed
 from router.fleet.monitor import FleetMonitor
 from router.model_tokens import ModelTokens
 from router.records import DecisionLog
+from router.shadow import Shadows
 
 _EVENTS = ("frames", "blocks", "malformed", "gaps", "repaired", "frames_lost", "epochs", "reconnects")
 
@@ -63,3 +64,28 @@ class RoomCollector(Collector):
             size.add_metric([name], float(used))
             limit.add_metric([name], float(most))
         yield from (size, limit)
+
+
+class ShadowCollector(Collector):
+    """What the shadow policies would have done."""
+
+    def __init__(self, shadows: Shadows) -> None:
+        self._shadows = shadows
+
+    def collect(self) -> Iterable[Metric]:
+        decisions = CounterMetricFamily("kvctl_shadow_decisions", "Decisions a shadow policy made", labels=["mode"])
+        agreed = CounterMetricFamily("kvctl_shadow_agreed", "Of those, the acting mode's winner", labels=["mode"])
+        failed = CounterMetricFamily("kvctl_shadow_failed", "Requests it could not decide", labels=["mode"])
+        cost = GaugeMetricFamily(
+            "kvctl_shadow_cost_difference_blocks", "Sum over decisions: its winner's kv cost less ours", labels=["mode"]
+        )
+        cached = GaugeMetricFamily(
+            "kvctl_shadow_cached_difference_tokens", "Sum of predicted cached tokens: its less ours", labels=["mode"]
+        )
+        for mode, counts in self._shadows.counts.items():
+            decisions.add_metric([mode], counts.decisions)
+            agreed.add_metric([mode], counts.agreed)
+            failed.add_metric([mode], counts.failed)
+            cost.add_metric([mode], counts.cost_difference)
+            cached.add_metric([mode], counts.cached_difference)
+        yield from (decisions, agreed, failed, cost, cached)

@@ -36,7 +36,8 @@ from router.prefix.warm import warm
 from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
 from router.records import DecisionLog
-from router.room_metrics import RoomCollector
+from router.room_metrics import RoomCollector, ShadowCollector
+from router.shadow import Shadows
 from router.tokens.tokenizer import LocalTokenizer, TokenizerError
 
 log = logging.getLogger("kvctl")
@@ -64,6 +65,7 @@ class ServeSettings:
     tokenizer: Path | None = None
     health_interval: float = 1.0
     drain_timeout: float = 30.0
+    shadow: tuple[str, ...] = ()
     log_level: str = "info"
     ready_json: bool = False
 
@@ -83,13 +85,16 @@ class Router:
         self.monitor = FleetMonitor(
             self.core.fleet, self, interval=settings.health_interval, model=settings.dispatch.model
         )
+        self.shadows = Shadows(settings.shadow, settings.core.policies, settings.core.seed) if settings.shadow else None
         self.dispatcher = RequestDispatcher(
-            self.core, self.monitor, self.tokens, self.log, self.stats, settings.dispatch, time.monotonic
+            self.core, self.monitor, self.tokens, self.log, self.stats, settings.dispatch, time.monotonic, self.shadows
         )
         self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
         registry = CollectorRegistry()
         registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
         registry.register(RoomCollector(self.tokens, self.feed, self.monitor, self.log))
+        if self.shadows is not None:
+            registry.register(ShadowCollector(self.shadows))
         admin = AdminApp(
             self.core, self.monitor, self.dispatcher, self.log, self.feed, registry, shown_settings(settings)
         )
@@ -109,11 +114,15 @@ class Router:
         self.plane.forget(worker.endpoint)
         if process_gone:
             self.core.forget(worker)
+            if self.shadows is not None:
+                self.shadows.forget(worker.id, worker.slots, removed=False)
 
     def worker_removed(self, worker: Worker) -> None:
         self.feed.unfollow(worker)
         self.plane.forget(worker.endpoint)
         self.core.retire(worker)
+        if self.shadows is not None:
+            self.shadows.forget(worker.id, worker.slots, removed=True)
         self.stats.worker_removed(worker.id)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

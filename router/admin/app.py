@@ -28,7 +28,7 @@ from router.fleet.spec import SpecError, spec_from_item
 from router.fleet.worker import Worker
 from router.model import BadRequest, Decision, RoutingError
 from router.proxy.errors import error_body
-from router.records import DecisionLog, record, summary
+from router.records import DecisionLog, record, shown_shadow, summary
 
 MAX_BODY = 64 << 20
 _SLICE = 0.002
@@ -76,6 +76,7 @@ class AdminApp:
                 Route("/reset", self.reset, methods=["POST"]),
                 Route("/busy-thresholds", self.thresholds, methods=["GET"]),
                 Route("/busy-thresholds", self.set_thresholds, methods=["POST"]),
+                Route("/shadow", self.shadow),
                 Route("/config", self.show_config),
             ],
             exception_handlers={
@@ -257,6 +258,11 @@ class AdminApp:
             )
         self.core.thresholds = replace(self.core.thresholds, **checked_thresholds(data))
         return await self.thresholds(request)
+
+    async def shadow(self, request: Request) -> Response:
+        shadows = self.dispatcher.shadows
+        counts = {} if shadows is None else {mode: shown_shadow(one) for mode, one in shadows.counts.items()}
+        return _json({"mode": self.dispatcher.settings.mode, "shadows": counts})
 
     async def show_config(self, request: Request) -> Response:
         return _json(self.config)

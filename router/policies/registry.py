@@ -10,6 +10,7 @@ from router.policies.direct import Direct
 from router.policies.kv import Kv
 from router.policies.kv_aware import KvAware
 from router.policies.least_loaded import LeastLoaded
+from router.policies.plugins import installed, load
 from router.policies.power_of_two import PowerOfTwo
 from router.policies.prefix_aware import PrefixAware
 from router.policies.random_choice import RandomChoice
@@ -40,12 +41,28 @@ class UnknownMode(ValueError):
 
 
 def mode_name(spelling: str) -> str:
-    """The mode's one name: `roundrobin`, `round_robin` and `Round-Robin` are all `round-robin`."""
-    name = _JOINED.get(spelling.strip().lower().replace("-", "").replace("_", ""))
-    if name is None:
-        raise UnknownMode(f"unknown router mode '{spelling}'; the modes are {', '.join(MODES)}")
-    return name
+    """The mode's one name: `roundrobin`, `round_robin` and `Round-Robin` are all `round-robin`.
+
+    A mode that does not come with kvctl is looked for among the installed policies (router/policies/plugins.py).
+
+    Raises:
+        UnknownMode: neither has it.
+    """
+    plain = spelling.strip().lower()
+    name = _JOINED.get(plain.replace("-", "").replace("_", ""))
+    if name is not None:
+        return name
+    if plain in installed():
+        return plain
+    raise UnknownMode(f"unknown router mode '{spelling}'; the modes are {', '.join((*MODES, *sorted(installed())))}")
 
 
 def make_policy(mode: str, settings: PolicySettings) -> Policy:
-    return MODES[mode_name(mode)](settings)
+    """A new policy object of a mode.
+
+    Raises:
+        UnknownMode: there is no such mode.
+        PluginError: an installed policy cannot be loaded.
+    """
+    name = mode_name(mode)
+    return MODES[name](settings) if name in MODES else load(installed()[name], settings)
