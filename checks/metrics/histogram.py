@@ -1,9 +1,9 @@
 """Quantiles and means of histograms, and LMCache's hit-rate histogram with the requests it leaves out put back.
 
 Pure. `lmcache:request_cache_hit_rate` observes only requests with a hit; those without are in
-`lmcache:lookup_0_hit_requests`. Its own mean is therefore above zero whatever happens, and a cache that never hits shows
-no sample at all. With Z requests without a hit beside N observed ones of sum T: the share without a hit is Z/(Z+N), the
-true mean T/(Z+N), and a quantile is that of the buckets with Z added to each.
+`lmcache:lookup_0_hit_requests`. Its own mean is therefore above zero whatever happens, and a cache that never hits
+shows no sample at all. With Z requests without a hit beside N observed ones of sum T, the share without a hit is
+Z/(Z+N), the true mean T/(Z+N), and a quantile is that of the buckets with Z observations of 0 added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Buckets = Sequence[tuple[float, float]]
 def quantile(buckets: Buckets, q: float) -> float | None:
     """Interpolated within its bucket, as PromQL's histogram_quantile does for 0 <= q <= 1; None without observations.
 
-    The lowest bucket begins at 0 where its bound is positive. In the +Inf bucket the highest finite bound is the answer.
+    The lowest bucket begins at 0 where its bound is positive; for the +Inf bucket the highest finite bound is given.
     """
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"a quantile is between 0 and 1, not {q}")
@@ -35,7 +35,7 @@ def quantile(buckets: Buckets, q: float) -> float | None:
     lower, below = buckets[at - 1] if at else (min(0.0, upper), 0.0)
     if at == 0 and upper <= 0:
         return upper
-    return upper if count == below else lower + (upper - lower) * (rank - below) / (count - below)
+    return lower if count == below else lower + (upper - lower) * (rank - below) / (count - below)
 
 
 def buckets_of(metrics: Metrics, name: str, member: str | None = None, *, lifetime: bool = False) -> Buckets:
@@ -96,7 +96,7 @@ class HitRates:
             return None
         if q * self.requests <= self.zeros:
             return 0.0
-        return quantile([(bound, count + self.zeros) for bound, count in self.buckets], q)
+        return quantile([(0.0, self.zeros), *((bound, count + self.zeros) for bound, count in self.buckets)], q)
 
 
 def hit_rates(metrics: Metrics, member: str | None = None) -> HitRates | None:
