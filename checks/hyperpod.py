@@ -12,7 +12,7 @@ from typing import Any
 
 from checks.evidence import at, resource, resource_target
 from checks.model import Evidence, Target
-from checks.snapshot import Member, Snapshot
+from checks.snapshot import Member, Snapshot, strategy_name
 
 KINDS = {"inferenceendpointconfigs": "InferenceEndpointConfig", "jumpstartmodels": "JumpStartModel"}
 L2_BACKENDS = frozenset({"redis", "tieredstorage"})
@@ -82,8 +82,7 @@ class Endpoint:
         """Plain spelling; default prefixaware; '' where routing is not enabled."""
         if not self.routed:
             return ""
-        told = str(at(self.object, "spec.intelligentRoutingSpec.routingStrategy") or "prefixaware")
-        return told.lower().replace("-", "").replace("_", "")
+        return strategy_name(str(at(self.object, "spec.intelligentRoutingSpec.routingStrategy") or "prefixaware"))
 
     @property
     def invocation_path(self) -> str:

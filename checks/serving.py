@@ -123,6 +123,13 @@ def chunk_tokens(config: Mapping[str, Any]) -> int:
     return told if isinstance(told, int) and told > 0 else DEFAULT_CHUNK_TOKENS
 
 
+def printed_argument(member: Member, name: str) -> str | None:
+    """A number or truth value among the arguments that vLLM printed, by its Python name; None where it is not there."""
+    printed = member.log.last("vllm-args") if member.log is not None else None
+    found = re.search(rf"['\"]{name}['\"]: (\d+|True|False)\b", printed["args"]) if printed is not None else None
+    return found.group(1) if found else None
+
+
 def switched_on(config: Mapping[str, Any], name: str, default: bool) -> bool:
     """A switch as LMCache takes it: true and 1 are on, every other value that is given is off."""
     value = config.get(name)

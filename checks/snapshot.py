@@ -7,6 +7,7 @@ checks/collect.py from live sources, a recording, or files; tests build it by ha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -325,19 +326,19 @@ class Snapshot:
         """
         for router in self.routers:
             if value := router.arg("--routing-logic", "--router-mode"):
-                return _plain(value)
+                return strategy_name(value)
         for router in self.routers:
             config = router.answers.get("/config")
             dispatch = config.get("dispatch") if isinstance(config, dict) else None
             if isinstance(dispatch, dict) and (mode := dispatch.get("mode")):
-                return _plain(str(mode))
+                return strategy_name(str(mode))
         for router in self.routers:
             if router.log is not None and (told := router.log.last("router-logic-init")) is not None:
-                return _plain(told["logic"])
+                return strategy_name(told["logic"])
         for custom in (*self.resources.all("inferenceendpointconfigs"), *self.resources.all("jumpstartmodels")):
             routing = (custom.get("spec") or {}).get("intelligentRoutingSpec") or {}
             if routing.get("enabled"):
-                return _plain(str(routing.get("routingStrategy") or "prefixaware"))
+                return strategy_name(str(routing.get("routingStrategy") or "prefixaware"))
         return ""
 
     def lmcache_active(self, member: Member) -> bool:
@@ -369,8 +370,9 @@ _SAYS_NOTHING = frozenset({"LMCACHE_LOG_LEVEL", "LMCACHE_TRACK_USAGE"})
 """Variables that the production stack's chart and images set whether or not LMCache is used."""
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+def strategy_name(text: str) -> str:
+    """One spelling of a routing strategy: `kv-aware`, `KVAWARE` are kvaware, `session-based` is session."""
+    return re.sub(r"[\s_-]", "", text.lower()).removesuffix("based")
 
 
 def _literal(value: str) -> Any:

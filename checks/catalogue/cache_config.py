@@ -221,7 +221,8 @@ def _effective_tier(snapshot: Snapshot, worker: Member) -> tuple[str, tuple[Evid
     """redis, tieredstorage, another scheme, or '' where nothing tells; the log beats the environment."""
     log = worker.log
     if log is not None and (match := log.last("lmcache-remote-connected", "hyperpod-connector")) is not None:
-        return _tier(match["url"]), (log.evidence(match),)
+        hyperpod = match.pattern == "hyperpod-connector"
+        return "tieredstorage" if hyperpod else _tier(match["url"]), (log.evidence(match),)
     if url := remote_url(snapshot, worker):
         return _tier(url), (_shown(worker, snapshot.lmcache_config(worker), "remote_url"),)
     if log is not None and (match := log.last("lmcache-creating-connector")) is not None:

@@ -29,7 +29,7 @@ from checks.model import (
 )
 from checks.network import address
 from checks.serving import model_argument, served_names
-from checks.snapshot import Member, Snapshot
+from checks.snapshot import Member, Snapshot, strategy_name
 from checks.traffic import buckets
 
 DEFAULT_THRESHOLD_TOKENS = 2000
@@ -40,7 +40,7 @@ _NOT_KVAWARE = "the strategy is not kvaware"
 
 
 def routing_enabled(snapshot: Snapshot) -> Iterator[Finding]:
-    effective, wanted = snapshot.strategy, _plain(snapshot.expectations.strategy)
+    effective, wanted = snapshot.strategy, strategy_name(snapshot.expectations.strategy)
     evidence = [endpoint.shows("spec.intelligentRoutingSpec.enabled") for endpoint in endpoints(snapshot)[:3]]
     evidence += [args(router, "--routing-logic", "--router-mode") for router in snapshot.routers[:3]]
     if wanted and not effective:
@@ -78,9 +78,9 @@ def _asked_of(router: Member, routed: list[Endpoint]) -> list[Endpoint]:
 
 
 def _agreement(router: Member, asked: list[Endpoint]) -> Finding:
-    argument = _plain(router.arg("--routing-logic", "--router-mode") or "")
+    argument = strategy_name(router.arg("--routing-logic", "--router-mode") or "")
     printed = router.log.last("router-logic-init") if router.log is not None else None
-    logged = _plain(printed["logic"]) if printed is not None else ""
+    logged = strategy_name(printed["logic"]) if printed is not None else ""
     evidence: list[Evidence] = [args(router, "--routing-logic", "--router-mode")] if argument else []
     if printed is not None and router.log is not None:
         evidence.append(router.log.evidence(printed))
@@ -131,7 +131,7 @@ def resolvable_workers(snapshot: Snapshot) -> Iterator[Finding]:
 def _resolvable(router: Member) -> Finding:
     if not router.container.args:
         return skipped(Reason.NO_DATA, "the router's arguments are not known", router.target)
-    if _plain(router.arg("--k8s-service-discovery-type") or "") == "servicename":
+    if strategy_name(router.arg("--k8s-service-discovery-type") or "") == "servicename":
         message = "workers are found by Service name, but registered under their IP: a match ends in a KeyError"
         return failed(message, router.target, args(router, "--k8s-service-discovery-type"))
     if (router.arg("--service-discovery") or "").lower() == "static":
@@ -279,10 +279,6 @@ def _not_loadable(name: str, loads: str, gated: tuple[str, ...], token: bool) ->
     if name.startswith(gated) and not token:
         return "the model is gated and the router has no HF_TOKEN"
     return ""
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
 
 
 CHECKS: tuple[Check, ...] = (
