@@ -298,7 +298,10 @@ class Api:
         if self._publisher is not None:
             stats = self._publisher.stats
             events = {"batches": stats.batches, "dropped": stats.dropped, "replayed": stats.replayed}
-        exchange.json({"lag": self._live.lag.report(), "state": state, "counters": counters, "events": events})
+        report = {"lag": self._live.lag.report(), "state": state, "counters": counters, "events": events}
+        if self._worker is not None:
+            report["lmcache"] = {"registered": self._worker.registered, "counters": self._worker.cache.counters}
+        exchange.json(report)
 
     def _reset_stats(self, exchange: Exchange) -> None:
         self._live.lag.reset()

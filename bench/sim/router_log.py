@@ -83,6 +83,9 @@ class RouterLog:
         self._lmcache("INFO", f"Starting pull request handler on 0.0.0.0:{pull}", _MANAGER.format(521))
 
     def discovered(self, name: str, host: str, models: list[str]) -> None:
+        """An engine answers; AWS's router is silent about it."""
+        if self._lines.style.aws:
+            return
         text = f"Discovered new serving engine {name} at {host}, running models: {models}"
         self._lines.router("INFO", text, _DISCOVERY.format(460))
 
@@ -152,9 +155,9 @@ class Controller:
         self._timeout = timeout
         self._workers: dict[tuple[str, int], _Registered] = {}
 
-    @property
-    def registered(self) -> int:
-        return len(self._workers)
+    def knows(self, instance: str, worker: int) -> bool:
+        """Whether this worker is registered now."""
+        return (instance, worker) in self._workers
 
     def register(self, instance: str, worker: int, address: str, now: float) -> None:
         """`address` is the worker's `ip:port`; `now` in seconds since 1970."""

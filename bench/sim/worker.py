@@ -85,6 +85,10 @@ class WorkerFleet:
         self._log.began(none_hash(HASH_SEED), interval, PORTS)
         self._timers.every(interval, lambda: self.controller.check(time.time()))
 
+    def discovered(self, name: str, host: str, model: str) -> None:
+        """The router finds an engine that answers, whatever becomes of its cache."""
+        self._log.discovered(name, host, [model])
+
     def log_path(self, name: str) -> Path | None:
         folder = self.imitation.folder
         return folder / f"{name}.log" if folder is not None else None
@@ -125,6 +129,7 @@ class SimWorker:
         self.model = model
         self.instance = _instance(self.style, name, engine.seed)
         self.log_path = fleet.log_path(name)
+        self._name = name
         self._fleet = fleet
         self._timers = Timers()
         self._ids = count()
@@ -156,6 +161,11 @@ class SimWorker:
         self.statistics = Statistics(self.style, self.cache)
 
     @property
+    def registered(self) -> bool:
+        """Whether the controller knows this worker now."""
+        return self._fleet.controller.knows(self.instance, 0)
+
+    @property
     def exports_metrics(self) -> bool:
         """Whether LMCache's metrics reach the engine's `/metrics` (PROMETHEUS_MULTIPROC_DIR is set)."""
         return Fault.NO_LMCACHE_METRICS not in self.faults
@@ -166,7 +176,9 @@ class SimWorker:
 
     def serves(self, url: str, live: LiveEngine) -> None:
         """The engine can be reached at `url`: write the start-up, and begin what goes on by itself."""
-        self._address = f"{urlsplit(url).hostname}:{self._port}"
+        host = urlsplit(url).hostname or ""
+        self._address = f"{host}:{self._port}"
+        self._fleet.discovered(self._name, host, self.model)
         self._log.began()
         self._timers.every(STATISTICS_SECONDS, lambda: self._periodic(live))
         if not self.cache.active:
