@@ -38,7 +38,8 @@ class Routed:
 
 
 def routed_from(decision: Mapping[str, Any], urls: Mapping[str, str], instances: Mapping[str, str]) -> Routed | None:
-    """A row of `GET /decisions` of kvctl's router as an event; None if nobody served the request.
+    """A row of `GET /decisions` of kvctl's router as an event, a hit where the winner was thought to hold part of the
+    prompt; None if nobody served the request.
 
     Args:
         decision: the row.
@@ -48,14 +49,12 @@ def routed_from(decision: Mapping[str, Any], urls: Mapping[str, str], instances:
     winner = decision["winner"]
     if winner is None:
         return None
-    worker, rank = winner["worker"], winner["dp_rank"]
-    rows = decision["candidates"]
-    overlaps = [row["overlap"] for row in rows if (row["worker"], row["dp_rank"]) == (worker, rank)]
+    worker = winner["worker"]
     return Routed(
         request=decision["request_id"],
         instance=instances.get(worker, worker),
         url=urls[worker],
-        hit=any(any(overlap.values()) for overlap in overlaps),
+        hit=bool(decision["predicted_cached_tokens"]),
         at=decision["at"],
         seconds=decision["decide_us"] / 1e6,
     )

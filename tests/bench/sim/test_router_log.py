@@ -119,25 +119,20 @@ def test_the_heartbeat_of_an_unknown_worker_registers_it_again() -> None:
     assert controller.knows("a", 0)
 
 
-def decision(winner: dict[str, Any] | None, overlap: int) -> dict[str, Any]:
+def decision(winner: dict[str, Any] | None, predicted: int | None) -> dict[str, Any]:
     """A row of the router's `/decisions`, as far as it is read."""
-    tiers = {"device": overlap, "host": 0, "disk": 0, "shared": 0}
-    none = dict.fromkeys(tiers, 0)
     return {
         "request_id": "r-1",
         "winner": winner,
         "at": 7.5,
         "decide_us": 2100.0,
-        "candidates": [
-            {"worker": "w1", "dp_rank": 0, "overlap": none},
-            {"worker": "w1", "dp_rank": 1, "overlap": tiers},
-        ],
+        "predicted_cached_tokens": predicted,
     }
 
 
-@pytest.mark.parametrize(("rank", "overlap", "hit"), [(1, 8, True), (1, 0, False), (0, 8, False)])
-def test_a_decision_is_a_hit_where_its_winner_held_blocks(rank: int, overlap: int, hit: bool) -> None:
-    row = decision({"worker": "w1", "dp_rank": rank}, overlap)
+@pytest.mark.parametrize(("predicted", "hit"), [(128, True), (0, False), (None, False)])
+def test_a_decision_is_a_hit_where_its_winner_was_thought_to_hold_something(predicted: int | None, hit: bool) -> None:
+    row = decision({"worker": "w1", "dp_rank": 1}, predicted)
     event = routed_from(row, {"w1": "http://10.0.0.1:8000"}, {})
     assert event == Routed("r-1", "w1", "http://10.0.0.1:8000", hit, 7.5, 0.0021)
 
