@@ -7,8 +7,8 @@ has nothing to do with a pattern, a search costs one substring test.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
@@ -21,6 +21,7 @@ _NEEDLE_MIN = 5
 """Shorter needles are found in nearly every line."""
 _ATOM = re.compile(r"\\.|\[[^\]]*\]")
 _LITERAL = re.compile(r"(?:\\[^\w\s]|[^\\.^$*+?{}\[\]()|])*")
+_WORD = re.compile(rf"[A-Za-z_]{{{_NEEDLE_MIN},}}")
 _ESCAPED = re.compile(r"\\(.)")
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 
@@ -105,6 +106,11 @@ class Patterns:
     """All patterns by id, in file order."""
 
     by_id: Mapping[str, Pattern]
+    _stems: tuple[tuple[str, tuple[Pattern, ...]], ...] = field(init=False, repr=False)
+    """Texts of which every match of their patterns holds one; fewer than there are needles."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_stems", _stems(self.by_id.values()))
 
     @staticmethod
     def load() -> Patterns:
@@ -115,6 +121,28 @@ class Patterns:
 
     def __iter__(self) -> Iterator[Pattern]:
         return iter(self.by_id.values())
+
+    def find(self, message: str) -> list[tuple[Pattern, re.Match[str]]]:
+        """What `expression.search` of each pattern finds in a message."""
+        found: dict[str, tuple[Pattern, re.Match[str]]] = {}
+        for stem, patterns in self._stems:
+            if stem in message:
+                for pattern in patterns:
+                    if (hit := pattern.search(message)) is not None:
+                        found[pattern.id] = (pattern, hit)
+        return list(found.values())
+
+
+def _stems(patterns: Iterable[Pattern]) -> tuple[tuple[str, tuple[Pattern, ...]], ...]:
+    """Words that together stand in all needles, each with the patterns it stands for; greedily few."""
+    missing = {(needle, pattern.id): pattern for pattern in patterns for needle in pattern.needles}
+    chosen: list[tuple[str, tuple[Pattern, ...]]] = []
+    while missing:
+        words = {word for needle, _ in missing for word in (needle, *_WORD.findall(needle))}
+        best = max(sorted(words), key=lambda word: (sum(word in needle for needle, _ in missing), len(word)))
+        covered = [key for key in missing if best in key[0]]
+        chosen.append((best, tuple(missing.pop(key) for key in covered)))
+    return tuple(chosen)
 
 
 @cache
