@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -68,21 +68,24 @@ def questions(groups: Iterable[str], *, proxy: bool) -> tuple[Question, ...]:
 
 
 def ask(
-    cluster: Cluster, namespace: str, asked: Iterable[Question], each: Callable[[list[Callable[[], Any]]], list[Any]]
+    cluster: Cluster,
+    namespace: str,
+    asked: Iterable[Question],
+    each: Callable[[Sequence[Callable[[], Answer]]], Sequence[Answer]],
 ) -> Answer:
     """JSON list of `Access` fields; a question that was not answered is left out. `each` runs calls, maybe at once.
 
     Where no question at all was answered, the first one's failure.
     """
     wanted = tuple(asked)
-    answers: list[Answer | None] = each([lambda one=one: _review(cluster, namespace, one) for one in wanted])
+    answers = each([partial(_review, cluster, namespace, one) for one in wanted])
     rows: list[dict[str, Any]] = []
     for question, answer in zip(wanted, answers, strict=True):
-        allowed = None if answer is None or not answer.ok else _allowed(answer.text)
+        allowed = None if not answer.ok else _allowed(answer.text)
         if allowed is not None:
             row = {"verb": question.verb, "resource": question.shown, "namespace": namespace, "allowed": allowed}
             rows.append(row | {"required": question.required, "needed_for": question.needed_for})
-    failures = [answer for answer in answers if answer is not None and not answer.ok]
+    failures = [answer for answer in answers if not answer.ok]
     return failures[0] if failures and not rows else Answer(200, json.dumps(rows), at=time.time())
 
 

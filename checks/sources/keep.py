@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from checks.redact import clean, redact
+from checks.redact import MASK, clean, redact
 
-REDACTED = "<redacted>"
 _SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZ)|SECRET|PASSW", re.IGNORECASE)
 _SECRET_FIELD = re.compile(r"(?:api[-_]?key|(?:hf|access|auth|bearer)[-_]?token|password|passwd)$", re.IGNORECASE)
+_PROMPTS = frozenset({"prompt", "prompts", "messages", "content", "prompt_token_ids"})
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECRET_OPTION = re.compile(r"--[\w-]*(?:api[-_]key|hf[-_]token|auth[-_]token|access[-_]token|password|secret)", re.I)
 _DROPPED = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
@@ -35,7 +35,7 @@ def without_secrets(value: Any) -> Any:
     """A copy of decoded JSON: strings cleaned and redacted, literal values of secret-looking names and options gone.
 
     A name is that of an environment entry (`{"name": …, "value": …}`). Fields that repeat the object as it was applied
-    are dropped.
+    are dropped; so are prompts.
     """
     return _copy(value, {})
 
@@ -48,9 +48,11 @@ def _copy(value: Any, seen: dict[str, str]) -> Any:
     if isinstance(value, Mapping):
         copied = {key: _copy(item, seen) for key, item in value.items() if key not in _DROPPED}
         for key, item in copied.items():
+            if key in _PROMPTS and item is not None and not isinstance(item, (bool, int, float)):
+                copied[key] = MASK
             name = copied.get("name") if key == "value" else key
             if isinstance(item, str) and isinstance(name, str) and _secret(name, item, variable=key == "value"):
-                copied[key] = REDACTED
+                copied[key] = MASK
         return copied
     if isinstance(value, list):
         return _options([_copy(item, seen) for item in value])
@@ -72,7 +74,7 @@ def _options(items: list[Any]) -> list[Any]:
             continue
         rest = item[match.end() :]
         if rest.startswith("="):
-            items[at] = f"{match.group(0)}={REDACTED}"
+            items[at] = f"{match.group(0)}={MASK}"
         elif not rest and at + 1 < len(items):
-            items[at + 1] = REDACTED
+            items[at + 1] = MASK
     return items

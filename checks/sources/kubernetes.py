@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
+from enum import Enum, auto
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -19,6 +21,7 @@ import urllib3
 
 from checks.model import Reason
 from checks.sources.connection import Connection
+from checks.sources.deadline import Deadline
 from checks.sources.pace import Pace
 from checks.sources.tape import Answer
 
@@ -29,6 +32,8 @@ LIST_BYTES = 64 << 20
 """Of one page of a list."""
 PAGE_BYTES = 32 << 20
 """Of one pod's HTTP answer."""
+TAIL_TIMES = 4
+"""The end of a log is looked for within this many times its limit."""
 LOG_TOTAL_S = 30.0
 """To read one log, however slowly it comes; the rest is then unread."""
 RESTARTS = 3
@@ -37,8 +42,17 @@ BUSY_TRIES = 5
 BUSY_WAIT_S = 10.0
 """Longest wait for one Retry-After."""
 _CHUNK = 64 << 10
+_MESSAGE_BYTES = 64 << 10
 
 _REASONS = {401: Reason.RBAC, 403: Reason.RBAC, 404: Reason.NO_DATA, 408: Reason.TIMEOUT, 504: Reason.TIMEOUT}
+
+
+class _Keep(Enum):
+    """What of an answer beyond its limit is kept; ALL: it is an error."""
+
+    ALL = auto()
+    START = auto()
+    END = auto()
 
 
 class Cluster:
@@ -48,14 +62,14 @@ class Cluster:
         self,
         connection: Connection,
         pace: Pace,
+        deadline: Deadline,
         *,
         timeout_s: float = TIMEOUT_S,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.connection = connection
         self._pace = pace
+        self._deadline = deadline
         self._timeout_s = timeout_s
-        self._sleep = sleep
         self._ahead_s = 0.0
         self._lock = threading.Lock()
 
@@ -95,23 +109,30 @@ class Cluster:
         container: str,
         *,
         limit_bytes: int,
-        since_s: int | None = None,
         tail_lines: int | None = None,
+        since_s: int | None = None,
         previous: bool = False,
     ) -> Answer:
-        """Log text with the kubelet's timestamps. `limit_bytes` counts from the start of the chosen range."""
-        query = {"container": container, "timestamps": "true", "limitBytes": str(limit_bytes)}
+        """Log text with the kubelet's timestamps: the first `limit_bytes`, or with `tail_lines` the last lines.
+
+        The server's limitBytes counts from the start of what it sends, so a tail is limited on this side only: of more
+        than `limit_bytes` the end is kept. 404 and a container that has no log yet are GONE and NO_DATA.
+        """
+        query = {"container": container, "timestamps": "true"}
+        if tail_lines is None:
+            query["limitBytes"] = str(limit_bytes)
+        else:
+            query["tailLines"] = str(tail_lines)
         if since_s is not None:
             query["sinceSeconds"] = str(since_s)
-        if tail_lines is not None:
-            query["tailLines"] = str(tail_lines)
         if previous:
             query["previous"] = "true"
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/log"
-        answer = self._call("GET", path, query, limit=limit_bytes, accept="*/*", cut=True)
+        keep = _Keep.START if tail_lines is None else _Keep.END
+        answer = self._call("GET", path, query, limit=limit_bytes, accept="*/*", keep=keep)
         if answer.status in (400, 404):
-            waiting = "waiting to start" in answer.message or previous
-            return Answer(answer.status, "", Reason.NO_DATA if waiting else Reason.GONE, answer.message, answer.at)
+            gone = answer.error is Reason.GONE and not previous
+            return replace(answer, error=Reason.GONE if gone else Reason.NO_DATA)
         return answer
 
     def page(self, namespace: str, pod: str, port: int, path: str, *, https: bool = False) -> Answer:
@@ -162,16 +183,17 @@ class Cluster:
         limit: int,
         accept: str = "application/json",
         body: Mapping[str, Any] | None = None,
-        cut: bool = False,
+        keep: _Keep = _Keep.ALL,
     ) -> Answer:
-        """`cut`: what is past the limit is left unread; else it is an error."""
         answer = Answer()
         for attempt in range(BUSY_TRIES):
+            if self._deadline.left() <= 0:
+                return answer if attempt else Answer(error=Reason.TIMEOUT, message=f"not asked: {self._deadline.why}")
             with self._pace.turn():
-                answer, wait = self._send(method, path, query, limit, accept, body, cut)
+                answer, wait = self._send(method, path, query, limit, accept, body, keep)
             if wait is None or attempt == BUSY_TRIES - 1:
                 break
-            self._sleep(min(wait, BUSY_WAIT_S))
+            self._deadline.sleep(min(wait, BUSY_WAIT_S))
         return answer
 
     def _send(
@@ -182,7 +204,7 @@ class Cluster:
         limit: int,
         accept: str,
         body: Mapping[str, Any] | None,
-        cut: bool,
+        keep: _Keep,
     ) -> tuple[Answer, float | None]:
         """One request; with it the seconds after which to try again, None: do not."""
         client = self.connection.client
@@ -205,23 +227,24 @@ class Cluster:
                 except urllib3.exceptions.ProtocolError:
                     if last:
                         raise
-            return self._read(response, path, limit, cut)
+            return self._read(response, path, limit, keep)
         except Exception as error:
             if (reason := _failure(error)) is None:
                 raise
             return Answer(0, "", reason, self._unanswered(reason, error), time.time()), None
 
-    def _read(self, response: Any, path: str, limit: int, cut: bool) -> tuple[Answer, float | None]:
+    def _read(self, response: Any, path: str, limit: int, keep: _Keep) -> tuple[Answer, float | None]:
         at = time.time()
         self._note_date(response.headers.get("Date"), at)
         status = int(response.status)
         try:
-            data, whole = _body(response, limit if 200 <= status < 300 else 64 << 10, time.monotonic() + LOG_TOTAL_S)
+            wanted = limit if 200 <= status < 300 else _MESSAGE_BYTES
+            data, whole = _body(response, wanted, keep, time.monotonic() + min(LOG_TOTAL_S, self._deadline.left()))
         finally:
             response.close()
         text = data.decode("utf-8", "replace")
         if 200 <= status < 300:
-            if whole or cut:
+            if whole or keep is not _Keep.ALL:
                 return Answer(status, text, at=at), None
             return Answer(status, "", Reason.PARSE, f"{path} sent more than {limit >> 20} MiB", at), None
         message = _message(text, status)
@@ -250,16 +273,23 @@ class Cluster:
             self._ahead_s = ahead if abs(ahead) > 2 else 0.0
 
 
-def _body(response: Any, limit: int, deadline: float) -> tuple[bytes, bool]:
-    """The body up to the limit, and whether that was all of it."""
-    data = bytearray()
+def _body(response: Any, limit: int, keep: _Keep, until: float) -> tuple[bytes, bool]:
+    """The body within the limit, and whether that was all of it. An end begins with a whole line."""
+    data, read, whole = bytearray(), 0, True
     for chunk in response.stream(_CHUNK, decode_content=True):
         data += chunk
-        if len(data) > limit:
-            return bytes(data[:limit]), False
-        if time.monotonic() > deadline:
-            return bytes(data), False
-    return bytes(data), True
+        read += len(chunk)
+        if time.monotonic() > until or read > TAIL_TIMES * limit or (keep is not _Keep.END and read > limit):
+            whole = False
+            break
+        if len(data) > 2 * limit:
+            del data[:-limit]
+    if len(data) <= limit:
+        return bytes(data), whole and read == len(data)
+    if keep is _Keep.END:
+        end = data[-limit:]
+        return bytes(end[end.find(b"\n") + 1 :]), False
+    return bytes(data[:limit]), False
 
 
 def _failure(error: Exception) -> Reason | None:
