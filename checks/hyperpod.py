@@ -6,11 +6,12 @@ gets no defaults: the operator then leaves that feature alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from checks.evidence import at, resource, resource_target
+from checks.compatibility import Version
+from checks.evidence import at, resource, resource_target, shown
 from checks.model import Evidence, Target
 from checks.snapshot import Member, Snapshot, strategy_name
 
@@ -145,12 +146,52 @@ def workers_of(snapshot: Snapshot, endpoint: Endpoint) -> tuple[Member, ...]:
     return tuple(worker for worker in snapshot.workers if endpoint_of(snapshot, worker) == endpoint)
 
 
-def operator_deployments(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
-    """Deployments of the inference operator itself."""
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Version of the inference operator and of the EKS add-on that brought it; None where nothing tells."""
+
+    version: Version | None = None
+    addon: Version | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+
+def operator(snapshot: Snapshot) -> Operator:
+    """From the operator's own Deployment: image tag, version label, `-eksbuild` version in a label or annotation.
+
+    Image tags often have only major and minor; the finer of tag and label counts.
+    """
     for one in snapshot.resources.all("deployments"):
         name = str(at(one, "metadata.name", ""))
         if "inference-operator" in name and "controller-manager" in name:
-            yield one
+            return _operator(one)
+    return Operator()
+
+
+def _operator(deployment: Mapping[str, Any]) -> Operator:
+    where = str(resource_target(deployment, kind="Deployment"))
+    told: list[Version] = []
+    evidence: list[Evidence] = []
+    for container in at(deployment, "spec.template.spec.containers") or ():
+        image = str(container.get("image") or "") if isinstance(container, Mapping) else ""
+        name, _, tag = image.partition("@")[0].rpartition(":")
+        if name.endswith("hyperpod-inference-operator") and (version := Version.find(tag)) is not None:
+            told.append(version)
+            evidence.append(Evidence("resource", where, shown(f"image {image}")))
+    texts = {
+        f"{part}.{key}": str(value)
+        for part in ("labels", "annotations")
+        for path in (f"metadata.{part}", f"spec.template.metadata.{part}")
+        for key, value in (at(deployment, path) or {}).items()
+    }
+    label = texts.get("labels.app.kubernetes.io/version", "")
+    if "eksbuild" not in label and (version := Version.find(label)) is not None:
+        told.append(version)
+        evidence.append(Evidence("resource", where, shown(f"app.kubernetes.io/version = {label}")))
+    addon = next((item for item in texts.items() if "-eksbuild." in item[1]), None)
+    if addon is not None:
+        evidence.append(Evidence("resource", where, shown(f"{addon[0]} = {addon[1]}")))
+    fine = next((version for version in told if not version.coarse), told[0] if told else None)
+    return Operator(fine, Version.find(addon[1]) if addon is not None else None, tuple(evidence))
 
 
 def _flag(obj: Mapping[str, Any], path: str, default: bool) -> bool:
