@@ -1,0 +1,379 @@
+"""KV501-KV507: where the router sends requests, and whether a cache was the reason. Pure; reads logs and metrics.
+
+Only kvaware names its cache hits in the log. A low share alone may mean that prompts are unique: it is a failure only
+where something else shows that they repeat.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from checks.compatibility import Version
+from checks.evidence import args, image
+from checks.logs.view import LogView
+from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Stack, Status, failed, passed, skipped, warned
+from checks.sharing import kvaware
+from checks.skew import judge_skew
+from checks.snapshot import Member, Snapshot
+from checks.traffic import percent, prefixes_repeat, routed
+
+STACKS = frozenset({Stack.HYPERPOD, Stack.PRODUCTION_STACK, Stack.UNKNOWN})
+SEEDS_TRIE = Version.parse("0.1.12")
+"""The first release whose prefixaware seeds its trie although a minimal match length is set."""
+
+
+def _not_kvaware(snapshot: Snapshot) -> Finding:
+    if not snapshot.strategy:
+        return skipped(Reason.NO_DATA, "nothing tells the routing strategy")
+    return skipped(Reason.NOT_APPLICABLE, f"only kvaware logs its cache hits; the strategy is {snapshot.strategy}")
+
+
+def _no_log(snapshot: Snapshot) -> Finding | None:
+    """Skip where no router's log could be read; None where one was."""
+    if any(router.log is not None and router.log.records for router in snapshot.routers):
+        return None
+    if not snapshot.routers:
+        return skipped(Reason.NO_DATA, "no router was found")
+    missing = next((router.log_missing for router in snapshot.routers if router.log_missing), Reason.NO_DATA)
+    return skipped(missing, "the router's log was not read")
+
+
+# -- KV501 -----------------------------------------------------------------------------------------------------------
+
+
+def kv_routed(snapshot: Snapshot) -> Iterator[Finding]:
+    missing = _no_log(snapshot)
+    found = routed(snapshot)
+    limits = snapshot.thresholds
+    if not kvaware(snapshot) and not found.by_cache:
+        yield _not_kvaware(snapshot)
+    elif missing is not None:
+        yield missing
+    elif found.total < limits.routed_requests_min:
+        message = f"{found.total} routed requests are too few (needs {limits.routed_requests_min})"
+        yield skipped(Reason.NO_TRAFFIC, message, FLEET, *found.evidence)
+    elif found.by_cache == 0:
+        yield _none_routed(snapshot, found.total, found.span, found.evidence)
+    else:
+        told = f"{found.by_cache} of {found.total} requests ({percent(found.share)}, {found.span}) were routed by cache"
+        judge = passed if found.share >= limits.kv_routed_share else warned
+        yield judge(told, FLEET, *found.evidence)
+
+
+def _none_routed(snapshot: Snapshot, total: int, span: str, evidence: tuple[Evidence, ...]) -> Finding:
+    told = f"none of {total} requests ({span}) was routed by cache"
+    level = next((one.router_log_level for one in snapshot.routers if _hides_info(one)), None)
+    if level is not None:
+        return skipped(Reason.LOG_LEVEL_HIDES, f"at log level {level} the router does not name its hits")
+    if snapshot.probe is not None and any(step.kv_routed for step in snapshot.probe.steps):
+        return passed(f"{told} before the probe, whose repeats were", FLEET, *evidence)
+    if total < snapshot.thresholds.routed_requests_sure:
+        needed = snapshot.thresholds.routed_requests_sure
+        return skipped(Reason.NO_TRAFFIC, f"{told}: too few to judge (needs {needed})", FLEET, *evidence)
+    repeats = prefixes_repeat(snapshot)
+    if repeats is None:
+        message = f"{told}, and nothing shows that prompts repeat: --probe tells"
+        return skipped(Reason.NO_DATA, message, FLEET, *evidence)
+    return failed(f"{told}, although prompts share prefixes", FLEET, *evidence, repeats)
+
+
+def _hides_info(router: Member) -> bool:
+    return router.router_log_level in ("WARNING", "WARN", "ERROR", "CRITICAL")
+
+
+# -- KV502 -----------------------------------------------------------------------------------------------------------
+
+
+def misses(snapshot: Snapshot) -> Iterator[Finding]:
+    if not kvaware(snapshot):
+        yield _not_kvaware(snapshot)
+        return
+    if (missing := _no_log(snapshot)) is not None:
+        yield missing
+        return
+    hit = missed = 0
+    evidence: list[Evidence] = []
+    for log in (router.log for router in snapshot.routers if router.log is not None):
+        hit += log.count("router-kv-hit")
+        kinds = ("aws-matched-none", "router-lookup-empty", "router-session-fallback")
+        missed += max(log.count(kind) for kind in kinds)
+        if (last := log.last(*kinds)) is not None:
+            evidence.append(log.evidence(last))
+    debug = any(router.router_log_level == "DEBUG" for router in snapshot.routers)
+    limits = snapshot.thresholds
+    if not missed and not debug:
+        yield skipped(Reason.LOG_LEVEL_HIDES, "misses are logged at level DEBUG only")
+    elif hit + missed < limits.routed_requests_min:
+        message = f"{hit + missed} lookups are too few (needs {limits.routed_requests_min})"
+        yield skipped(Reason.NO_TRAFFIC, message, FLEET, *evidence)
+    else:
+        yield _judge_misses(snapshot, hit, missed, evidence)
+
+
+def _judge_misses(snapshot: Snapshot, hit: int, missed: int, evidence: list[Evidence]) -> Finding:
+    share = missed / (hit + missed)
+    told = f"{missed} of {hit + missed} lookups missed ({percent(share)})"
+    repeats = prefixes_repeat(snapshot) if hit == 0 and missed >= snapshot.thresholds.misses_sure else None
+    if repeats is not None:
+        return failed(f"{told}, although prompts share prefixes", FLEET, *evidence, repeats)
+    judge = warned if share > snapshot.thresholds.miss_share_warn else passed
+    return judge(told, FLEET, *evidence)
+
+
+# -- KV503 -----------------------------------------------------------------------------------------------------------
+
+
+def router_errors(snapshot: Snapshot) -> Iterator[Finding]:
+    if (missing := _no_log(snapshot)) is not None:
+        yield missing
+        return
+    for router in snapshot.routers:
+        if router.log is None or not router.log.records:
+            yield skipped(router.log_missing or Reason.NO_DATA, "its log was not read", router.target)
+            continue
+        yield _router_errors(router, router.log)
+
+
+def _router_errors(router: Member, log: LogView) -> Finding:
+    keys = log.all("router-key-error")
+    instances = {match["inst"] for match in log.all("lmcache-registered", "router-kv-hit", "aws-worker-registered")}
+    named = [match for match in keys if _is_instance(match["key"], instances)]
+    if named:
+        message = f"{len(named)} requests failed: instance {named[-1]['key']} is mapped to no endpoint"
+        return failed(message, router.target, log.evidence(named[-1]))
+    indexes = log.all("router-index-error")
+    if other := [*keys, *indexes]:
+        message = f"{len(other)} KeyError or IndexError in the log"
+        return warned(message, router.target, log.evidence(other[-1]))
+    return passed("no KeyError and no IndexError in what was read of its log", router.target)
+
+
+def _is_instance(key: str, known: set[str]) -> bool:
+    return key in known or key.startswith(("lmcache", "vllm-instance"))
+
+
+# -- KV504 -----------------------------------------------------------------------------------------------------------
+
+
+def instance_map(snapshot: Snapshot) -> Iterator[Finding]:
+    if not kvaware(snapshot):
+        yield _not_kvaware(snapshot)
+        return
+    if (missing := _no_log(snapshot)) is not None:
+        yield missing
+        return
+    for router in snapshot.routers:
+        log = router.log
+        match = None if log is None else log.last("router-instance-map")
+        if log is None or match is None:
+            message = "the mapping of instances is printed only when an unknown instance is matched"
+            yield skipped(Reason.NO_DATA, message, router.target)
+            continue
+        mapping = _dictionary(match["map"])
+        if mapping is None:
+            yield skipped(Reason.PARSE, "the printed mapping of instances cannot be read", router.target)
+            continue
+        evidence, workers = log.evidence(match), len(snapshot.ready_workers)
+        if any(key in (None, "None") or value in (None, "None") for key, value in mapping.items()):
+            yield failed("an endpoint is mapped to no instance (None)", router.target, evidence)
+        elif len(mapping) < workers:
+            yield warned(f"{len(mapping)} of {workers} workers are mapped to an instance", router.target, evidence)
+        else:
+            yield passed(f"{len(mapping)} instances are mapped to endpoints", router.target, evidence)
+
+
+def _dictionary(text: str) -> Mapping[object, object] | None:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+# -- KV505 -----------------------------------------------------------------------------------------------------------
+
+
+def load_skew(snapshot: Snapshot) -> Iterator[Finding]:
+    workers = snapshot.ready_workers
+    if len(workers) < 2:
+        yield skipped(Reason.NOT_APPLICABLE, "fewer than two ready workers")
+        return
+    counts, source = _served(snapshot)
+    yield judge_skew(snapshot, workers, counts, source)
+
+
+def _served(snapshot: Snapshot) -> tuple[dict[str, float], str]:
+    """Requests by worker key, from the router's log or, without any, from the engines' own counters."""
+    by_ip = {ip: worker.key for worker in snapshot.workers for ip in worker.ips}
+    by_url = {urlsplit(worker.url).netloc: worker.key for worker in snapshot.workers if worker.url}
+    counts: dict[str, float] = {}
+    for log in (router.log for router in snapshot.routers if router.log is not None):
+        for match in log.all("router-route"):
+            parts = urlsplit(match["url"])
+            key = by_url.get(parts.netloc) or by_ip.get(parts.hostname or "")
+            if key is not None:
+                counts[key] = counts.get(key, 0.0) + 1
+    if counts or not snapshot.metrics.by_member:
+        return counts, "log"
+    for worker in snapshot.workers:
+        counts[worker.key] = snapshot.metrics.grown(("request_success",), worker.key)[0].or_zero()
+    return counts, "metric"
+
+
+# -- KV506 -----------------------------------------------------------------------------------------------------------
+
+
+def prefix_aware(snapshot: Snapshot) -> Iterator[Finding]:
+    if snapshot.strategy != "prefixaware":
+        yield skipped(Reason.NOT_APPLICABLE, f"the strategy is {snapshot.strategy or 'not known'}, not prefixaware")
+        return
+    if not snapshot.routers:
+        yield skipped(Reason.NO_DATA, "no router was found")
+    for router in snapshot.routers:
+        yield _prefix_aware(router)
+
+
+def _prefix_aware(router: Member) -> Finding:
+    if not router.container.args:
+        return skipped(Reason.NO_DATA, "the router's arguments could not be read", router.target)
+    told = router.arg("--prefix-min-match-length") or "0"
+    shown = args(router, "--prefix-min-match-length")
+    if not told.strip().isdecimal() or int(told) == 0:
+        message = "no minimal match length; prefixes are matched in pieces of 128 characters (only --probe shows hits)"
+        return passed(message, router.target, shown)
+    version = Version.find(router.container.image.rpartition(":")[2])
+    told = f"with --prefix-min-match-length {told}"
+    if version is None:
+        return warned(f"{told} a router before {SEEDS_TRIE} never learns a prefix", router.target, shown, image(router))
+    if version < SEEDS_TRIE:
+        return failed(f"{told} router {version} never learns a prefix", router.target, shown, image(router))
+    return passed(f"{told} router {version} learns prefixes", router.target, shown, image(router))
+
+
+# -- KV507 -----------------------------------------------------------------------------------------------------------
+
+
+def session_key(snapshot: Snapshot) -> Iterator[Finding]:
+    if not kvaware(snapshot):
+        yield skipped(Reason.NOT_APPLICABLE, f"the strategy is {snapshot.strategy or 'not known'}, not kvaware")
+        return
+    if not snapshot.routers:
+        yield skipped(Reason.NO_DATA, "no router was found")
+    found = routed(snapshot)
+    for router in snapshot.routers:
+        if not router.container.args:
+            yield skipped(Reason.NO_DATA, "the router's arguments could not be read", router.target)
+        elif key := router.arg("--session-key"):
+            yield passed(f"what no cache decides follows the session key {key}", router.target)
+        else:
+            yield _without_key(snapshot, router, found.total, 1 - found.share)
+
+
+def _without_key(snapshot: Snapshot, router: Member, total: int, missed: float) -> Finding:
+    shown = args(router, "--session-key")
+    told = "no session key: what no cache decides goes to the least used worker"
+    enough = total >= snapshot.thresholds.routed_requests_min
+    if enough and missed > snapshot.thresholds.miss_share_warn:
+        return warned(f"{told}, which is {percent(missed)} of {total} requests", router.target, shown)
+    return passed(told, router.target, shown)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        id="KV501",
+        title="Requests are routed by cache",
+        group=Group.ROUTING,
+        worst=Status.FAIL,
+        reads="the router's lines `Routing request to INSTANCE found by kvaware router` and `Routing request ID "
+        "with session id …`",
+        rule="Skips below 20 routed requests. Passes from 5 % on, warns below. Fails where none of 50 or more was "
+        "routed by cache although an engine hit ratio above 10 % or the probe shows that prompts repeat; "
+        "without that it skips, since prompts may be unique.",
+        hint="See registration (KV2xx) and whether keys agree (KV4xx); chat requests are never routed by cache (KV122)",
+        run=kv_routed,
+        stacks=STACKS,
+        caused_by=("KV152", "KV122", "KV201", "KV202", "KV203", "KV209", "KV401", "KV402", "KV403", "KV404", "KV405"),
+        required=True,
+        proves=True,
+    ),
+    Check(
+        id="KV502",
+        title="Lookups in the router find something",
+        group=Group.ROUTING,
+        worst=Status.FAIL,
+        reads="`Matched instance url None`, `Lookup return message … layout_info={}`, `Fallback to using session "
+        "id` (DEBUG)",
+        rule="Skips where the router's level hides misses. Warns above 80 % of 20 or more lookups; fails where all "
+        "of 50 or more missed although prompts are known to repeat.",
+        hint="See KV2xx and KV4xx. At --log-level debug the router also logs request headers, with bearer tokens: "
+        "briefly only",
+        run=misses,
+        stacks=STACKS,
+        caused_by=("KV152", "KV122", "KV201", "KV202", "KV203", "KV209", "KV401", "KV402", "KV403", "KV404", "KV405"),
+    ),
+    Check(
+        id="KV503",
+        title="The router raises no exception",
+        group=Group.ROUTING,
+        worst=Status.FAIL,
+        reads="KeyError and IndexError in the router's log",
+        rule="Fails at one KeyError that names an LMCache instance: each such request was answered with 500. Warns "
+        "at any other KeyError or IndexError.",
+        hint="A matched instance has no endpoint: see KV205 and KV206",
+        run=router_errors,
+        stacks=STACKS,
+        caused_by=("KV123", "KV124", "KV205", "KV206"),
+    ),
+    Check(
+        id="KV504",
+        title="Every worker is mapped to an instance",
+        group=Group.ROUTING,
+        worst=Status.FAIL,
+        reads="the router's line `Instance id to ip mapping: {…}`",
+        rule="Fails where None stands in it, warns where it has fewer entries than there are ready workers. Skips "
+        "where it was not printed.",
+        hint="See KV205: the controller must know each worker's address",
+        run=instance_map,
+        stacks=STACKS,
+        caused_by=("KV123", "KV124", "KV201", "KV202", "KV205"),
+    ),
+    Check(
+        id="KV505",
+        title="No worker is overrun while another idles",
+        group=Group.ROUTING,
+        worst=Status.WARN,
+        reads="requests by worker from the router's log, else vllm:request_success; vllm:num_requests_waiting and "
+        "_running",
+        rule="Skips below 20 requests. Warns where one worker got more than three times the median and requests "
+        "wait there while another runs none.",
+        hint="kvaware has no load term: use loadaware, or a router that weighs load",
+        run=load_skew,
+    ),
+    Check(
+        id="KV506",
+        title="prefixaware learns prefixes",
+        group=Group.ROUTING,
+        worst=Status.FAIL,
+        reads="--prefix-min-match-length and the tag of the router's image",
+        rule="Fails where it is above 0 on a router before 0.1.12, which then never fills its tree; warns where "
+        "the version is not known.",
+        hint="Leave --prefix-min-match-length at 0",
+        run=prefix_aware,
+        stacks=STACKS,
+    ),
+    Check(
+        id="KV507",
+        title="What no cache decides is kept together by session",
+        group=Group.ROUTING,
+        worst=Status.WARN,
+        reads="--session-key and the share of requests routed by cache",
+        rule="Passes with what happens to misses. Warns where kvaware has no session key and more than 80 % of 20 "
+        "or more requests were not routed by cache.",
+        hint="Give the router --session-key",
+        run=session_key,
+        stacks=STACKS,
+        caused_by=("KV501",),
+    ),
+)

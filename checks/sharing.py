@@ -1,0 +1,54 @@
+"""Who must compute the same cache keys, and what LMCache was told of it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checks.evidence import env, shown
+from checks.hyperpod import endpoint_of
+from checks.lmcache import remote_url, why_not_in_process
+from checks.model import Evidence
+from checks.serving import config_unread
+from checks.snapshot import Member, Snapshot
+
+
+def kvaware(snapshot: Snapshot) -> bool:
+    """Requests are routed by LMCache's controller: router and workers must compute the same keys."""
+    return snapshot.strategy == "kvaware"
+
+
+def shares_l2(snapshot: Snapshot, worker: Member) -> bool:
+    """The worker's LMCache keeps chunks where other workers look for them, by its configuration or its resource."""
+    if remote_url(snapshot, worker) is not None:
+        return True
+    endpoint = endpoint_of(snapshot, worker)
+    return endpoint is not None and endpoint.level2 is True
+
+
+def lmcache_workers(snapshot: Snapshot) -> tuple[Member, ...]:
+    """Workers that are meant to run LMCache, in their own process or beside it."""
+    return tuple(worker for worker in snapshot.workers if snapshot.lmcache_active(worker))
+
+
+def in_process_workers(snapshot: Snapshot) -> tuple[Member, ...]:
+    """Workers that run LMCache in their own processes."""
+    return tuple(worker for worker in snapshot.workers if not why_not_in_process(snapshot, worker))
+
+
+def key_sharers(snapshot: Snapshot) -> tuple[Member, ...]:
+    """Workers whose keys must equal somebody else's: all with LMCache under kvaware, else those with a shared L2."""
+    workers = in_process_workers(snapshot)
+    return workers if kvaware(snapshot) else tuple(one for one in workers if shares_l2(snapshot, one))
+
+
+def configured(worker: Member, name: str, value: Any) -> Evidence:
+    """Where a value of LMCache's configuration came from: its variable, else what LMCache printed."""
+    variable = f"LMCACHE_{name.upper()}"
+    if variable in worker.container.env:
+        return env(worker, variable)
+    return Evidence("log", worker.key, shown(f"LMCache Configuration: {name}={value}"))
+
+
+def defaults_known(snapshot: Snapshot, worker: Member, config: dict[str, Any], name: str) -> bool:
+    """What is not set has its default: the environment was read, and no file may say otherwise."""
+    return snapshot.cluster and not config_unread(worker, config, name)
