@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -17,35 +16,11 @@ from typing import Any
 
 import checks.catalogue
 from checks.logs.patterns import Patterns
-from checks.logs.view import LogView, Match, Record
+from checks.logs.read import read_log
+from checks.logs.view import LogView
 from checks.metrics.view import Metrics, Sample
 from checks.model import Check, Finding, Reason, Stack, Status
 from checks.snapshot import Container, Member, Role, Snapshot
-
-try:
-    from checks.logs.read import read_log
-except ImportError:  # until the pipeline stands
-
-    def read_log(text: str, *, where: str, started_at: float | None, patterns: Patterns) -> LogView:  # type: ignore[misc]
-        records, matches = [], {}
-        for line in text.split("\n"):
-            line = re.sub(r" \([\w.]+\.py:\d+:[\w.]+\)$", "", line)
-            head = re.match(r"\[[^\]]+\] (LMCache )?(\w+): (.*)", line)
-            if head is None and records:
-                records[-1] = replace(records[-1], message=records[-1].message + "\n" + line)
-            else:
-                component = "" if head is None else ("lmcache" if head.group(1) else "router")
-                records.append(Record(head.group(3) if head else line, head.group(2) if head else "", component))
-        for pattern in patterns:
-            found = [
-                Match(pattern.id, record, hit.groupdict())
-                for record in records
-                if (hit := pattern.expression.search(record.message))
-            ]
-            if found:
-                matches[pattern.id] = tuple(found)
-        return LogView(tuple(records), matches, where=where)
-
 
 STARTED = datetime(2026, 8, 1, 10, 0, tzinfo=UTC).timestamp()
 NOW = datetime(2026, 8, 1, 10, 30, tzinfo=UTC).timestamp()
