@@ -151,10 +151,16 @@ class PrometheusServer:
         host = parts.netloc.rpartition("@")[2]
         return f"{parts.scheme}://{host}{parts.path}"
 
-    def query(self, text: str) -> Answer:
-        """JSON of the result list of one instant query. Raises nothing that a server may cause."""
+    def query(self, text: str, *, at: float | None = None) -> Answer:
+        """JSON of the result list of one instant query, as of `at` (epoch seconds by the server's clock; None: now).
+
+        Raises nothing that a server may cause.
+        """
+        params = {"timeout": f"{self.timeout_s:g}s"}
+        if at is not None:
+            params["time"] = f"{at:.3f}"
         try:
-            result = self._connect().custom_query(text, params={"timeout": f"{self.timeout_s:g}s"})
+            result = self._connect().custom_query(text, params=params)
             if not isinstance(result, list):
                 raise TypeError(type(result))
             return Answer(200, json.dumps(result, separators=(",", ":"), ensure_ascii=False), at=time.time())

@@ -39,6 +39,8 @@ class _Questions:
     tape: Tape
     server: PrometheusServer
     until: float
+    at: float | None = None
+    """As of when: the server's clock at its first answer, so that two counters of one page never differ by a scrape."""
     asked: list[str] = field(default_factory=list)
     failures: list[_Failure] = field(default_factory=list)
 
@@ -50,16 +52,19 @@ class _Questions:
         if not self.tape.replaying and time.monotonic() > self.until:
             self.failures.append(_Failure(Reason.TIMEOUT, "the queries took too long; the rest was not asked"))
             return []
-        answer = self.tape.ask("prometheus", query, lambda: self.server.query(query))
+        answer = self.tape.ask("prometheus", query, lambda: self.server.query(query, at=self.at))
         if answer.error is not None:
             self.failures.append(_Failure(answer.error, answer.message))
             return []
         try:
-            return rows_of(answer.text)
+            rows = rows_of(answer.text)
         except ValueError:
             message = f"Prometheus at {self.server.shown} answered with JSON that is no query result"
             self.failures.append(_Failure(Reason.PARSE, message))
             return []
+        if self.at is None:
+            self.at = next((row.value[0] for row in rows if row.value is not None), None)
+        return rows
 
     def unread(self) -> tuple[Unread, ...]:
         """One entry for all failures; the message is the first one's."""

@@ -93,18 +93,24 @@ def _quoted(text: str) -> str:
 
 
 def _by_pod(rows: list[Labels], members: list[Member], namespaces: list[str]) -> Scope | None:
+    """A pod's name alone counts only on series without any namespace: other namespaces have pods of that name."""
     best: tuple[int, Scope] | None = None
     for pod_label in POD_LABELS:
-        for namespace_label in (*NAMESPACE_LABELS, ""):
-            place = (namespace_label, pod_label) if namespace_label else (pod_label,)
-            known: dict[tuple[str, ...], str] = {
-                ((one.namespace, one.name) if namespace_label else (one.name,)): one.key for one in members
-            }
-            found = {known.get(tuple(row.get(label, "") for label in place)) for row in rows} - {None}
-            if found and (best is None or len(found) > best[0]):
-                matchers = matcher(namespace_label, namespaces) if namespace_label and namespaces else ""
-                best = (len(found), Scope(place, matchers, known))
+        for label in NAMESPACE_LABELS:
+            named: dict[tuple[str, ...], str] = {(one.namespace, one.name): one.key for one in members}
+            if (found := _fitting(rows, (label, pod_label), named)) and (best is None or found > best[0]):
+                best = found, Scope((label, pod_label), matcher(label, namespaces) if namespaces else "", named)
+    nowhere = [row for row in rows if not any(row.get(label) for label in NAMESPACE_LABELS)]
+    for pod_label in POD_LABELS:
+        alone: dict[tuple[str, ...], str] = {(one.name,): one.key for one in members}
+        if best is None and (found := _fitting(nowhere, (pod_label,), alone)):
+            best = found, Scope((pod_label,), ",".join(matcher(label, [""]) for label in NAMESPACE_LABELS), alone)
     return None if best is None else best[1]
+
+
+def _fitting(rows: list[Labels], place: tuple[str, ...], members: Mapping[tuple[str, ...], str]) -> int:
+    """How many of the members some row is of."""
+    return len({members.get(tuple(row.get(label, "") for label in place)) for row in rows} - {None})
 
 
 def _by_instance(rows: list[Labels], members: list[Member], addresses: Mapping[str, str]) -> Scope | None:
