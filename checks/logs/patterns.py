@@ -7,10 +7,12 @@ has nothing to do with a pattern, a search costs one substring test.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
 
 import msgspec
 import yaml
@@ -73,13 +75,6 @@ class Pattern:
         last = Version.parse(row.last) if row.last else None
         return Pattern(row, re.compile(row.regex), first, last, needles)
 
-    def search(self, message: str) -> re.Match[str] | None:
-        """The first match, as `expression.search` gives it, mostly without running the expression."""
-        for needle in self.needles:
-            if needle in message:
-                return self.expression.search(message)
-        return None
-
     @property
     def id(self) -> str:
         return self.row.id
@@ -106,8 +101,8 @@ class Patterns:
     """All patterns by id, in file order."""
 
     by_id: Mapping[str, Pattern]
-    _stems: tuple[tuple[str, tuple[Pattern, ...]], ...] = field(init=False, repr=False)
-    """Texts of which every match of their patterns holds one; fewer than there are needles."""
+    _stems: tuple[tuple[str, tuple[tuple[str, Pattern], ...]], ...] = field(init=False, repr=False)
+    """A word, and the needles that hold it with their patterns: where the word is not, they need not be looked for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_stems", _stems(self.by_id.values()))
@@ -122,26 +117,37 @@ class Patterns:
     def __iter__(self) -> Iterator[Pattern]:
         return iter(self.by_id.values())
 
-    def find(self, message: str) -> list[tuple[Pattern, re.Match[str]]]:
-        """What `expression.search` of each pattern finds in a message."""
-        found: dict[str, tuple[Pattern, re.Match[str]]] = {}
-        for stem, patterns in self._stems:
-            if stem in message:
-                for pattern in patterns:
-                    if (hit := pattern.search(message)) is not None:
-                        found[pattern.id] = (pattern, hit)
-        return list(found.values())
+    def find(self, messages: Sequence[str]) -> Iterator[tuple[int, Pattern, re.Match[str]]]:
+        """What `expression.search` of each pattern finds in each message: index of the message, pattern, match.
+
+        Messages hold no NUL. Looking through some hundred at once costs half as much as one by one.
+        """
+        text = "\0".join(messages)
+        ends = list(accumulate(len(message) + 1 for message in messages))
+        found: set[tuple[int, str]] = set()
+        for stem, needles in self._stems:
+            if stem not in text:
+                continue
+            for needle, pattern in needles:
+                at = text.find(needle)
+                while at >= 0:
+                    index = bisect_right(ends, at)
+                    hit = pattern.expression.search(messages[index])
+                    if hit is not None and (index, pattern.id) not in found:
+                        found.add((index, pattern.id))
+                        yield index, pattern, hit
+                    at = text.find(needle, ends[index])
 
 
-def _stems(patterns: Iterable[Pattern]) -> tuple[tuple[str, tuple[Pattern, ...]], ...]:
-    """Words that together stand in all needles, each with the patterns it stands for; greedily few."""
+def _stems(patterns: Iterable[Pattern]) -> tuple[tuple[str, tuple[tuple[str, Pattern], ...]], ...]:
+    """Words that together stand in all needles, each with the needles it stands for; greedily few."""
     missing = {(needle, pattern.id): pattern for pattern in patterns for needle in pattern.needles}
-    chosen: list[tuple[str, tuple[Pattern, ...]]] = []
+    chosen = []
     while missing:
         words = {word for needle, _ in missing for word in (needle, *_WORD.findall(needle))}
         best = max(sorted(words), key=lambda word: (sum(word in needle for needle, _ in missing), len(word)))
         covered = [key for key in missing if best in key[0]]
-        chosen.append((best, tuple(missing.pop(key) for key in covered)))
+        chosen.append((best, tuple((key[0], missing.pop(key)) for key in covered)))
     return tuple(chosen)
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 
 from checks.logs.begin import begins_with_start
 from checks.logs.patterns import Patterns
 from checks.logs.view import LogView, Match, Record
-from checks.redact import clean, redact
+from checks.redact import clean, redact, suspects
 from checks.thresholds import Thresholds
 
 RECORD_LINES = 400
@@ -41,6 +43,8 @@ _HEADER = re.compile(
     rf"|(?P<time4>\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d,\d{{3}}) (?P<kvctl>{_LEVEL}) +"
 )
 _SOURCE = re.compile(r" \([\w.]{1,200}\.py:\d{1,7}:[\w.]{1,300}\)")
+_LOUD = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"})
+_BATCH = 256
 _CHAINED = ("During handling of the above", "The above exception was")
 
 
@@ -146,6 +150,18 @@ class _Open:
     ended: bool = False
     in_traceback: bool = False
 
+    def record(self, message: str) -> Record:
+        return Record(
+            message=message,
+            level=self.level,
+            component=self.component,
+            time=self.time,
+            at=_epoch(self.time) if self.time else None,
+            printed_time=self.printed_time,
+            process=self.process,
+            clipped=self.clipped,
+        )
+
     def add(self, text: str) -> None:
         """A continuation line. The source suffix ends the record; so does the last line of a traceback of its own."""
         if (stripped := _without_source(text)) is not text:
@@ -191,9 +207,11 @@ class _Reader:
     """By process prefix; '' holds lines without one."""
     _count: int = 0
     _head: list[tuple[int, Record]] = field(default_factory=list)
-    _noted: dict[int, Record] = field(default_factory=dict)
-    _latest: deque[tuple[int, Record]] = field(default_factory=lambda: deque(maxlen=KEPT_AT_ENDS))
+    _latest: deque[tuple[_Open, Record | str]] = field(default_factory=lambda: deque(maxlen=KEPT_AT_ENDS))
+    """With the redacted message, or the record where there is one already."""
     _found: dict[str, deque[tuple[int, Match]]] = field(default_factory=dict)
+    _complete: list[_Open] = field(default_factory=list)
+    """Up to _BATCH records that wait for redaction and patterns."""
     _remarkable: deque[tuple[int, Record]] = field(default_factory=lambda: deque(maxlen=2 * KEPT_AT_ENDS))
     """Warnings, errors, records of several lines."""
     _first: dict[str, tuple[int, Record]] = field(default_factory=dict)
@@ -226,7 +244,8 @@ class _Reader:
     def close(self) -> tuple[tuple[Record, ...], Mapping[str, tuple[Match, ...]]]:
         """The records in the log's order, and the matches by pattern in the same order."""
         self._flush_all()
-        kept = dict([*self._head, *self._first.values(), *self._remarkable, *self._latest])
+        latest = [(one.at, one.record(kept) if isinstance(kept, str) else kept) for one, kept in self._latest]
+        kept = dict([*latest, *self._head, *self._first.values(), *self._remarkable])
         matches = {}
         for pattern, found in self._found.items():
             in_order = sorted(found, key=lambda one: one[0])
@@ -296,30 +315,32 @@ class _Reader:
     def _flush_all(self) -> None:
         for process in list(self._open):
             self._flush(process)
+        self._settle()
 
     def _flush(self, process: str) -> None:
-        one = self._open.pop(process, None)
-        if one is None:
-            return
-        record = Record(
-            message=redact("\n".join(one.parts)),
-            level=one.level,
-            component=one.component,
-            time=one.time,
-            at=_epoch(one.time) if one.time else None,
-            printed_time=one.printed_time,
-            process=one.process,
-            clipped=one.clipped,
-        )
-        for pattern, hit in self.patterns.find(record.message):
+        if (one := self._open.pop(process, None)) is not None:
+            self._complete.append(one)
+            if len(self._complete) >= _BATCH:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Redacts the complete records, finds their patterns, and keeps what is to be kept."""
+        messages = _redacted(["\n".join(one.parts) for one in self._complete])
+        noted: dict[int, Record] = {}
+        for index, pattern, hit in self.patterns.find(messages):
+            one = self._complete[index]
+            record = noted.get(index) or noted.setdefault(index, one.record(messages[index]))
             self._keep(pattern.id, KEPT_OF_PATTERN[pattern.row.role], one.at, Match.of(pattern.id, record, hit))
-        if one.at < KEPT_AT_ENDS:
-            self._head.append((one.at, record))
-        self._latest.append((one.at, record))
-        if one.component not in self._first:
-            self._first[one.component] = (one.at, record)
-        if one.level in ("WARNING", "ERROR", "CRITICAL") or len(one.parts) > 1:
-            self._remarkable.append((one.at, record))
+        for index, (one, message) in enumerate(zip(self._complete, messages, strict=True)):
+            kept = noted.get(index)
+            if one.at < KEPT_AT_ENDS:
+                self._head.append((one.at, kept := kept or one.record(message)))
+            if one.component not in self._first:
+                self._first[one.component] = (one.at, kept := kept or one.record(message))
+            if len(one.parts) > 1 or one.level in _LOUD:
+                self._remarkable.append((one.at, kept := kept or one.record(message)))
+            self._latest.append((one, kept or message))
+        self._complete.clear()
 
     def _keep(self, pattern: str, limit: int, at: int, match: Match) -> None:
         found = self._found.get(pattern)
@@ -328,3 +349,11 @@ class _Reader:
         if len(found) == limit:
             self.dropped[pattern] = self.dropped.get(pattern, 0) + 1
         found.append((at, match))
+
+
+def _redacted(messages: list[str]) -> list[str]:
+    """`redact` of each; those without a suspicious line are not looked at one by one."""
+    ends = list(accumulate(len(message) + 1 for message in messages))
+    for index in {bisect_right(ends, start) for start, _ in suspects("\n".join(messages))}:
+        messages[index] = redact(messages[index])
+    return messages
