@@ -269,3 +269,14 @@ def bad(message: str, target: Target, *evidence: Evidence, lifetime: bool, hint:
     """A failure; only a warning where the numbers span the engine's lifetime, since old traffic dilutes them."""
     judge = warned if lifetime else failed
     return judge(message, target, *evidence, hint=hint)
+
+
+def names_by_member(metrics: Metrics) -> dict[str, frozenset[str]]:
+    """Metric names of each member as spelled: on its page, else those under which its samples were found."""
+    found: dict[str, set[str]] = {}
+    for samples in metrics.samples.values():
+        for sample in samples:
+            if sample.spelled:
+                found.setdefault(sample.member, set()).add(sample.spelled)
+    names = {member: frozenset(spelled) for member, spelled in found.items()}
+    return names | {member: page.families for member, page in metrics.pages.items() if page.families}

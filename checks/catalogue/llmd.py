@@ -25,7 +25,7 @@ from checks.model import (
 )
 from checks.serving import block_tokens
 from checks.snapshot import Member, Snapshot
-from checks.traffic import bad, grown_to, no_metric, percent
+from checks.traffic import bad, grown_to, names_by_member, no_metric, percent
 
 STACKS = frozenset({Stack.LLM_D})
 MOST_CONFIG = 1 << 20
@@ -272,11 +272,11 @@ def picker_lines(snapshot: Snapshot) -> Iterator[Finding]:
 def mapped_metrics(snapshot: Snapshot) -> Iterable[Finding]:
     if not snapshot.workers:
         return [skipped(Reason.NO_DATA, "no worker was found")]
-    return [_mapped(snapshot, worker) for worker in snapshot.workers]
+    names = names_by_member(snapshot.metrics)
+    return [_mapped(snapshot, worker, names.get(worker.key, frozenset())) for worker in snapshot.workers]
 
 
-def _mapped(snapshot: Snapshot, worker: Member) -> Finding:
-    names = _exposed(snapshot, worker.key)
+def _mapped(snapshot: Snapshot, worker: Member, names: frozenset[str]) -> Finding:
     if not names:
         page = snapshot.metrics.pages.get(worker.key)
         missing = (page.problem if page is not None else None) or snapshot.metrics.missing or Reason.NO_DATA
@@ -296,19 +296,6 @@ def _wanted(snapshot: Snapshot, option: str, default: str) -> str:
     """The name the picker was told to read, without its label selector."""
     told = next((value for router in snapshot.routers if (value := router.arg(option))), default)
     return told.partition("{")[0].strip()
-
-
-def _exposed(snapshot: Snapshot, member: str) -> frozenset[str]:
-    """Names on the worker's page; without a page, those under which its samples were found."""
-    page = snapshot.metrics.pages.get(member)
-    if page is not None and page.families:
-        return page.families
-    return frozenset(
-        sample.spelled
-        for samples in snapshot.metrics.samples.values()
-        for sample in samples
-        if sample.member == member and sample.spelled
-    )
 
 
 CHECKS: tuple[Check, ...] = (
