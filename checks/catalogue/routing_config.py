@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from checks.evidence import args, env, pod, shown
 from checks.hyperpod import STRATEGIES, Endpoint, endpoints
 from checks.lmcache import number
-from checks.metrics.histogram import quantile
+from checks.metrics.histogram import buckets_of, quantile
 from checks.model import (
     CONTROLLER_STACKS,
     FLEET,
@@ -30,7 +30,6 @@ from checks.model import (
 from checks.network import address
 from checks.serving import model_argument, served_names
 from checks.snapshot import Member, Snapshot, strategy_name
-from checks.traffic import buckets
 
 DEFAULT_THRESHOLD_TOKENS = 2000
 """The production stack's `--kv-aware-threshold`."""
@@ -200,7 +199,7 @@ def match_threshold(snapshot: Snapshot) -> Iterator[Finding]:
     threshold = DEFAULT_THRESHOLD_TOKENS if told is None else told
     evidence = (args(router, "--kv-aware-threshold"),) if router is not None else ()
     count = snapshot.metrics.grown(("request_prompt_tokens_count",))[0]
-    median = quantile(buckets(snapshot.metrics, "request_prompt_tokens", None, lifetime=count.lifetime), 0.5)
+    median = quantile(buckets_of(snapshot.metrics, "request_prompt_tokens", lifetime=count.lifetime), 0.5)
     if not count:
         yield skipped(count.missing or Reason.NO_DATA, "prompt lengths are not known", FLEET, *evidence)
         return
