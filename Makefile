@@ -3,7 +3,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real bench-sim bench-decide lint format clean
+.PHONY: help demo test test-real bench-sim bench-decide check-pages lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test-real  the same promises on a real vLLM (CPU): installs it first, 4 GB, about 25 minutes'
 	@echo 'make bench-sim  how far a live simulated engine distorts its own timing'
 	@echo 'make bench-decide  how long a routing decision takes'
+	@echo 'make check-pages  write docs/checks, a page a check of kvctl validate'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove what the targets made'
 
@@ -43,6 +44,9 @@ bench-sim: $(VENV)/.ready
 
 bench-decide: $(VENV)/.ready
 	$(PY) scripts/bench_decide.py
+
+check-pages: $(VENV)/.ready-test
+	$(PY) scripts/check_pages.py --examples
 
 lint: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check .

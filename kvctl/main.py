@@ -20,9 +20,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    help="Route LLM requests to the replica that already holds their KV cache, and measure what it is worth.",
+    help="Route LLM requests to the replica that already holds their KV cache, prove that it works, and measure "
+    "what it is worth.",
     epilog="Examples:  [bold]kvctl serve --sim 4[/bold]   ·   [bold]kvctl serve --worker http://10.0.0.1:8000 "
-    "--worker http://10.0.0.2:8000[/bold]   ·   [bold]kvctl bench --modes kv,random[/bold]",
+    "--worker http://10.0.0.2:8000[/bold]   ·   [bold]kvctl validate -n prod[/bold]   ·   "
+    "[bold]kvctl bench --modes kv,random[/bold]",
 )
 
 _debug = False
@@ -52,8 +54,10 @@ def _register() -> None:
     from kvctl.explain import explain
     from kvctl.serve import serve
     from kvctl.sim import sim
+    from kvctl.validate import validate
 
     app.command("serve")(serve)
+    app.command("validate")(validate)
     app.command("bench")(bench)
     app.command("sim")(sim)
     app.command("explain")(explain)

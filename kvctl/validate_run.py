@@ -1,0 +1,215 @@
+"""The course of `kvctl validate`: request, collection, diagnosis, report, exit code; again and again with --wait.
+
+Reads the system through `checks.collect`; writes the report to stdout, progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from checks.catalogue.registry import ALL, UnknownCheck, ids, select
+from checks.collect import collect
+from checks.model import Check, Diagnosis, Stack, Status
+from checks.report import json_, junit, sarif, yaml_
+from checks.report.grouping import at_least
+from checks.report.terminal import Form, show
+from checks.request import CollectRequest, LogFile, LogPart, RequestError, Scrape
+from checks.runner import Progress, diagnose
+from checks.snapshot import Expectations
+from checks.sources.connection import SourceError
+from checks.sources.recording import RecordingError
+from checks.sources.tape import Tape
+from checks.suppress import SuppressionError, Suppressions, parse, read
+from checks.verdict import Severity, exit_code
+from kvctl import __version__
+from kvctl.errors import UNREACHABLE, Problem
+
+INTERRUPTED = 130
+AGAIN_S = 10.0
+"""Between two tries of --wait."""
+
+_MACHINE: dict[str, Callable[[Diagnosis, str], str]] = {
+    "json": json_.render,
+    "yaml": yaml_.render,
+    "junit": junit.render,
+    "sarif": sarif.render,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the result is shown and what it means for the exit code."""
+
+    output: str
+    """text · wide · short · json · yaml · junit · sarif"""
+    fail_on: str
+    strict: bool
+    least: str
+    no_color: bool
+    quiet: bool
+
+
+def request_of(*, stack: str, scrape: str, logs: str, log_files: tuple[str, ...], strategy: str, **same: Any) -> Any:
+    """The options as a CollectRequest. Raises Problem."""
+    try:
+        return CollectRequest(
+            stack=None if stack == "auto" else Stack(stack),
+            scrape=Scrape(scrape),
+            logs=_parts(logs),
+            log_files=tuple(LogFile.parse(one) for one in log_files),
+            expectations=Expectations(strategy=strategy),
+            **same,
+        )
+    except RequestError as error:
+        raise Problem(str(error)) from None
+
+
+def _parts(text: str) -> tuple[LogPart, ...]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    known = [part.value for part in LogPart]
+    if names == ["none"]:
+        return ()
+    if wrong := [name for name in names if name not in known]:
+        raise Problem(f"--logs: {wrong[0]!r} is none of {', '.join(known)}, none")
+    if not names:
+        raise Problem(f"--logs: give some of {', '.join(known)}, or none")
+    return tuple(LogPart(name) for name in dict.fromkeys(names))
+
+
+def check_sources(request: CollectRequest, *, record: Path | None, replay: Path | None, wait_s: float | None) -> None:
+    """Raises Problem where options exclude each other or cannot mean anything."""
+    for name, urls in (("--router", request.routers), ("--worker", request.workers), ("--admin", (request.admin,))):
+        for url in urls:
+            if url and not url.startswith(("http://", "https://")):
+                raise Problem(f"{name} is a URL such as http://10.0.0.1:8000, not {url!r}")
+    direct = not request.cluster
+    for flag, given in (
+        ("--namespace", request.namespace),
+        ("--all-namespaces", request.all_namespaces),
+        ("--context", request.context),
+        ("--in-cluster", request.in_cluster),
+    ):
+        if direct and given:
+            raise Problem(
+                f"{flag} looks into a cluster; --router, --worker, --admin and --log do without: leave one out"
+            )
+    if request.namespace and request.all_namespaces:
+        raise Problem("--namespace and --all-namespaces exclude each other")
+    if replay is not None and (record is not None or wait_s is not None or direct):
+        other = "--record" if record is not None else "--wait" if wait_s is not None else "--router, --worker and --log"
+        raise Problem(f"--replay judges a recording and contacts nothing: leave out {other}")
+    if record is not None and wait_s is not None:
+        raise Problem("--record keeps one run: leave out --wait")
+
+
+def run(
+    request: CollectRequest,
+    report: Report,
+    *,
+    include: tuple[str, ...],
+    skip: tuple[str, ...],
+    suppress: tuple[str, ...],
+    suppress_file: Path | None,
+    record: Path | None,
+    replay: Path | None,
+    wait_s: float | None,
+) -> int:
+    """Prints the report of the last try; returns the exit code. Raises Problem."""
+    check_sources(request, record=record, replay=replay, wait_s=wait_s)
+    try:
+        checks = select(ALL, include, skip)
+        rules = parse((*(read(suppress_file) if suppress_file else ()), *suppress), ids())
+    except (UnknownCheck, SuppressionError) as error:
+        raise Problem(str(error)) from None
+    until = None if wait_s is None else time.monotonic() + wait_s
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    while True:
+        left = 0.0 if until is None else max(until - time.monotonic(), 0.0)
+        try:
+            diagnosis = _once(request, checks, rules, record, replay, errors, quiet=report.quiet)
+        except SourceError as error:
+            if not left:
+                raise Problem(str(error), code=UNREACHABLE) from None
+            _again(errors, str(error), left, quiet=report.quiet)
+            continue
+        except (RecordingError, RequestError) as error:
+            raise Problem(str(error)) from None
+        code = _code(diagnosis, checks, report)
+        if not code or not left or code == INTERRUPTED:
+            _print(diagnosis, report)
+            return code
+        _again(errors, f"{diagnosis.verdict}: {diagnosis.why}", left, quiet=report.quiet)
+
+
+def _once(
+    request: CollectRequest,
+    checks: tuple[Check, ...],
+    rules: Suppressions,
+    record: Path | None,
+    replay: Path | None,
+    errors: Console,
+    *,
+    quiet: bool,
+) -> Diagnosis:
+    with _tape(request, record, replay) as tape, _progress(errors, quiet=quiet) as progress:
+        if tape.replaying:
+            asked, request = request, CollectRequest.of_options(tape.options)
+            if asked.expectations != Expectations():
+                request = replace(request, expectations=asked.expectations)
+        snapshot = collect(request, tape, progress)
+        known = rules.annotated(snapshot, ids())
+        diagnosis = diagnose(snapshot, checks, suppressions=known, progress=progress)
+    for one in known.unknown if not quiet else ():
+        errors.print(f"kvctl: an annotation ignores {one}, which is no check", markup=False)
+    return diagnosis
+
+
+def _tape(request: CollectRequest, record: Path | None, replay: Path | None) -> Tape:
+    if replay is not None:
+        return Tape.replay(replay)
+    return Tape.live() if record is None else Tape.record(record, options=request.options(), version=__version__)
+
+
+@contextlib.contextmanager
+def _progress(errors: Console, *, quiet: bool) -> Iterator[Progress]:
+    """A line on stderr that says what is going on; nothing unless that is a terminal."""
+    if quiet or not errors.is_terminal:
+        yield lambda what, done, total: None
+        return
+    with errors.status("looking for routers and workers") as line:
+
+        def told(what: str, done: int, total: int) -> None:
+            line.update(f"{what}: {done} of {total}" if total else what)
+
+        yield told
+
+
+def _again(errors: Console, why: str, left: float, *, quiet: bool) -> None:
+    if not quiet:
+        errors.print(f"{why}; trying again for {left:.0f} s", markup=False)
+    time.sleep(min(AGAIN_S, left))
+
+
+def _code(diagnosis: Diagnosis, checks: tuple[Check, ...], report: Report) -> int:
+    if diagnosis.cut_short == "interrupted":
+        return INTERRUPTED
+    fail_on = Status(report.fail_on)
+    return exit_code(diagnosis.results, checks, diagnosis.verdict, fail_on=fail_on, strict=report.strict)
+
+
+def _print(diagnosis: Diagnosis, report: Report) -> None:
+    machine = _MACHINE.get(report.output)
+    if machine is not None:
+        kept = replace(diagnosis, results=at_least(diagnosis.results, Severity(report.least)))
+        sys.stdout.write(machine(kept, __version__))
+        return
+    form = Form.QUIET if report.quiet else Form(report.output)
+    show(diagnosis, Console(no_color=report.no_color or None), form, least=Severity(report.least))
