@@ -44,8 +44,8 @@ def args(member: Member, *names: str) -> Evidence:
     for name in names:
         value = member.arg(name)
         if value is not None:
-            hide = value and _SECRET_NAME.search(name)
-            return Evidence("args", member.key, shown(f"{name} {'<set>' if hide else value}".rstrip()))
+            secret = bool(value) and _SECRET_NAME.search(name) is not None
+            return Evidence("args", member.key, f"{name} <set>" if secret else shown(f"{name} {value}".rstrip()))
     return Evidence("args", member.key, f"{names[0]} is not given")
 
 
