@@ -1,0 +1,368 @@
+"""KV001 to KV006."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checks.model import Reason, Stack, Status
+from checks.snapshot import Access, Expectations, LastExit, Member, Resources, Role, Snapshot, Unread
+from tests.checks.build import NOW, STARTED, find_check, findings, only, router, snapshot, statuses, worker
+
+KVAWARE = ("--routing-logic", "kvaware")
+CONNECTOR = ("--kv-transfer-config", '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}')
+
+
+def allowed(verb: str, resource: str, yes: bool, required: bool = True) -> Access:
+    return Access(verb, resource, "prod", yes, required, "something")
+
+
+def with_resources(*members: Member, **by_plural: Any) -> Snapshot:
+    return snapshot(*members, resources=Resources({name: tuple(rows) for name, rows in by_plural.items()}))
+
+
+def endpoint(**spec: Any) -> dict[str, Any]:
+    return {"kind": "InferenceEndpointConfig", "metadata": {"name": "m", "namespace": "prod"}, "spec": spec}
+
+
+# KV001
+
+
+def test_all_required_permissions_pass() -> None:
+    of = snapshot(access=(allowed("list", "pods", True), allowed("get", "pods/log", True)))
+    assert only("KV001", of).status is Status.PASS
+
+
+def test_a_denied_required_permission_is_an_error_of_rbac_that_names_it() -> None:
+    found = only("KV001", snapshot(access=(allowed("list", "pods", True), allowed("get", "pods/log", False))))
+    assert (found.status, found.reason) == (Status.ERROR, Reason.RBAC)
+    assert found.message == "may not get pods/log in prod (needed for something)"
+
+
+def test_each_denied_required_permission_is_named() -> None:
+    of = snapshot(access=(allowed("list", "pods", False), allowed("get", "pods/log", False)))
+    assert [one.reason for one in findings("KV001", of)] == [Reason.RBAC, Reason.RBAC]
+
+
+def test_a_denied_optional_permission_passes_and_is_named() -> None:
+    of = snapshot(access=(allowed("list", "pods", True), allowed("get", "configmaps", False, required=False)))
+    found = only("KV001", of)
+    assert found.status is Status.PASS
+    assert "get configmaps" in found.message
+
+
+@pytest.mark.parametrize("reason", [Reason.UNREACHABLE, Reason.TIMEOUT, Reason.RBAC, Reason.PARSE])
+def test_a_list_that_could_not_be_read_is_an_error(reason: Reason) -> None:
+    of = snapshot(access=(allowed("list", "pods", True),), unread=(Unread("services of prod", reason, "no"),))
+    assert [one.reason for one in findings("KV001", of) if one.status is Status.ERROR] == [reason]
+
+
+def test_what_was_merely_not_there_is_no_error_of_access() -> None:
+    of = snapshot(access=(allowed("list", "pods", True),), unread=(Unread("log of w-0", Reason.GONE, "gone"),))
+    assert only("KV001", of).status is Status.PASS
+
+
+def test_without_an_answer_about_permissions_access_is_not_judged() -> None:
+    assert only("KV001", snapshot()).reason is Reason.NO_DATA
+
+
+def test_without_a_cluster_access_is_not_judged() -> None:
+    assert only("KV001", snapshot(cluster=False)).reason is Reason.NOT_APPLICABLE
+
+
+def test_explaining_kv001_prints_the_role() -> None:
+    rule = find_check("KV001").rule
+    assert "kind: Role" in rule
+    assert "pods/log" in rule
+
+
+# KV002
+
+
+def test_a_ready_router_passes() -> None:
+    assert only("KV002", snapshot(router())).status is Status.PASS
+
+
+def test_routers_of_which_none_is_ready_fail() -> None:
+    assert only("KV002", snapshot(router(ready=False))).status is Status.FAIL
+
+
+def test_no_router_where_the_stack_routes_fails() -> None:
+    assert only("KV002", snapshot(worker())).status is Status.FAIL
+
+
+def test_no_router_where_a_resource_asks_for_routing_fails() -> None:
+    resources = Resources({"inferenceendpointconfigs": (endpoint(intelligentRoutingSpec={"enabled": True}),)})
+    assert only("KV002", snapshot(worker(), stack=Stack.HYPERPOD, resources=resources)).status is Status.FAIL
+
+
+def test_no_router_where_the_user_expects_a_strategy_fails() -> None:
+    of = snapshot(worker(), stack=Stack.UNKNOWN, expectations=Expectations("kvaware"))
+    assert only("KV002", of).status is Status.FAIL
+
+
+def test_no_router_where_nothing_asks_for_routing_is_not_judged() -> None:
+    resources = Resources({"inferenceendpointconfigs": (endpoint(modelName="m"),)})
+    of = snapshot(worker(), stack=Stack.HYPERPOD, resources=resources)
+    assert only("KV002", of).reason is Reason.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("check", ["KV002", "KV003"])
+def test_pods_that_may_not_be_listed_are_an_error_and_no_failure(check: str) -> None:
+    of = snapshot(access=(allowed("list", "pods", False),))
+    assert (only(check, of).status, only(check, of).reason) == (Status.ERROR, Reason.RBAC)
+
+
+@pytest.mark.parametrize("check", ["KV002", "KV003"])
+def test_pods_that_could_not_be_listed_in_time_are_an_error(check: str) -> None:
+    of = snapshot(unread=(Unread("pods of prod", Reason.TIMEOUT, "10 s"),))
+    assert only(check, of).reason is Reason.TIMEOUT
+
+
+# KV003
+
+
+def test_two_ready_workers_of_a_model_pass() -> None:
+    assert only("KV003", snapshot(worker(), worker("w-1", ip="10.0.0.2"))).status is Status.PASS
+
+
+def test_one_ready_worker_warns() -> None:
+    assert only("KV003", snapshot(worker(), worker("w-1", ready=False))).status is Status.WARN
+
+
+def test_no_ready_worker_fails() -> None:
+    assert only("KV003", snapshot(worker(ready=False))).status is Status.FAIL
+
+
+def test_no_worker_at_all_fails() -> None:
+    assert only("KV003", snapshot(router())).status is Status.FAIL
+
+
+def test_each_model_is_counted_by_itself() -> None:
+    of = snapshot(worker("a-0", model="a"), worker("a-1", model="a"), worker("b-0", model="b"))
+    assert [one.status for one in findings("KV003", of)] == [Status.PASS, Status.WARN]
+
+
+# KV004
+
+
+def health(**more: Any) -> Status:
+    return only("KV004", snapshot(worker(**more))).status
+
+
+def ended(reason: str, code: int, ago: float) -> LastExit:
+    return LastExit(reason, code, NOW - ago)
+
+
+def test_a_pod_that_runs_since_long_passes() -> None:
+    assert health() is Status.PASS
+
+
+@pytest.mark.parametrize("why", ["CrashLoopBackOff", "ImagePullBackOff", "CreateContainerConfigError"])
+def test_a_container_that_does_not_start_fails(why: str) -> None:
+    assert health(state=f"waiting:{why}", ready=False) is Status.FAIL
+
+
+def test_an_out_of_memory_kill_within_the_hour_fails() -> None:
+    assert health(last_exit=ended("OOMKilled", 137, 3500), restarts=1) is Status.FAIL
+
+
+def test_an_out_of_memory_kill_of_yesterday_passes() -> None:
+    assert health(last_exit=ended("OOMKilled", 137, 90_000), restarts=1) is Status.PASS
+
+
+def test_an_out_of_memory_kill_names_lmcaches_buffer_and_the_limit() -> None:
+    of = snapshot(
+        worker(
+            args=("--tensor-parallel-size", "2"),
+            env={"LMCACHE_MAX_LOCAL_CPU_SIZE": "20"},
+            last_exit=ended("OOMKilled", 137, 10),
+            memory_limit=32 << 30,
+        )
+    )
+    assert "40 GB of a limit of 32 GiB" in only("KV004", of).hint
+
+
+def test_a_failed_pod_fails() -> None:
+    assert health(phase="Failed", ready=False) is Status.FAIL
+
+
+def test_a_crash_within_the_hour_warns() -> None:
+    assert health(last_exit=ended("Error", 1, 60), restarts=1) is Status.WARN
+
+
+def test_a_clean_end_within_the_hour_passes() -> None:
+    assert health(last_exit=ended("Completed", 0, 60), restarts=1) is Status.PASS
+
+
+def test_three_restarts_within_a_day_warn() -> None:
+    assert health(last_exit=ended("Error", 1, 7200), restarts=3) is Status.WARN
+
+
+def test_restarts_of_last_week_pass() -> None:
+    assert health(last_exit=ended("Error", 1, 7 * 86_400), restarts=9) is Status.PASS
+
+
+def test_a_pod_that_is_not_ready_warns() -> None:
+    assert health(ready=False) is Status.WARN
+
+
+def test_a_pod_younger_than_two_minutes_warns() -> None:
+    assert health(started_at=NOW - 119) is Status.WARN
+    assert health(started_at=NOW - 121) is Status.PASS
+
+
+def test_events_and_the_last_words_of_the_previous_instance_are_evidence() -> None:
+    event = {
+        "type": "Warning",
+        "reason": "BackOff",
+        "message": "restarting failed container",
+        "involvedObject": {"name": "w-0", "namespace": "prod"},
+    }
+    member = worker(state="waiting:CrashLoopBackOff", ready=False, previous="RuntimeError: no GPU")
+    texts = [one.text for one in only("KV004", with_resources(member, events=[event])).evidence]
+    assert "event BackOff: restarting failed container" in texts
+    assert any("RuntimeError: no GPU" in text for text in texts)
+
+
+def test_events_of_other_pods_are_no_evidence() -> None:
+    event = {"type": "Warning", "reason": "X", "message": "other", "involvedObject": {"name": "w-1"}}
+    found = only("KV004", with_resources(worker(ready=False), events=[event]))
+    assert not [one for one in found.evidence if "other" in one.text]
+
+
+def test_processes_without_pods_are_not_judged() -> None:
+    process = Member(Role.WORKER, "w", kind="Process")
+    assert only("KV004", snapshot(process, cluster=False)).reason is Reason.NOT_APPLICABLE
+
+
+# KV005
+
+
+def routers(count: int, strategy: str, **more: Any) -> list[Member]:
+    args = ("--routing-logic", strategy)
+    return [router(f"r-{at}", args=args, owner="Deployment/router", ip=f"10.0.1.{at}", **more) for at in range(count)]
+
+
+def test_one_kvaware_router_passes() -> None:
+    assert only("KV005", snapshot(*routers(1, "kvaware"))).status is Status.PASS
+
+
+def test_two_kvaware_routers_fail() -> None:
+    assert only("KV005", snapshot(*routers(2, "kvaware"))).status is Status.FAIL
+
+
+def test_a_second_router_that_is_not_ready_does_not_count() -> None:
+    one, two = routers(1, "kvaware")[0], router("r-9", owner="Deployment/router", ready=False)
+    assert only("KV005", snapshot(one, two)).status is Status.PASS
+
+
+def test_two_prefixaware_routers_warn() -> None:
+    assert only("KV005", snapshot(*routers(2, "prefixaware"))).status is Status.WARN
+
+
+def test_routers_of_different_deployments_are_counted_apart() -> None:
+    other = router("x-0", args=KVAWARE, owner="Deployment/other")
+    assert set(statuses("KV005", snapshot(*routers(1, "kvaware"), other)).values()) == {Status.PASS}
+
+
+def test_an_autoscaler_that_may_add_routers_warns() -> None:
+    scaler = {
+        "metadata": {"name": "h", "namespace": "prod"},
+        "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "router"}},
+    }
+    of = with_resources(*routers(1, "kvaware"), horizontalpodautoscalers=[scaler])
+    assert only("KV005", of).status is Status.WARN
+
+
+def test_an_autoscaler_of_something_else_passes() -> None:
+    scaler = {
+        "metadata": {"name": "h", "namespace": "prod"},
+        "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "engine"}},
+    }
+    of = with_resources(*routers(1, "kvaware"), horizontalpodautoscalers=[scaler])
+    assert only("KV005", of).status is Status.PASS
+
+
+def test_a_deployment_that_wants_two_routers_warns_before_the_second_is_ready() -> None:
+    deployment = {"metadata": {"name": "router", "namespace": "prod"}, "spec": {"replicas": 2}}
+    of = with_resources(*routers(1, "prefixaware"), deployments=[deployment])
+    assert only("KV005", of).status is Status.WARN
+
+
+def test_dynamo_with_two_routers_warns() -> None:
+    assert only("KV005", snapshot(*routers(2, "kv"), stack=Stack.DYNAMO)).status is Status.WARN
+
+
+@pytest.mark.parametrize("strategy", ["roundrobin", "session"])
+def test_strategies_without_state_are_not_judged(strategy: str) -> None:
+    assert only("KV005", snapshot(*routers(2, strategy))).reason is Reason.NOT_APPLICABLE
+
+
+def test_without_routers_replicas_are_not_judged() -> None:
+    assert only("KV005", snapshot(worker())).reason is Reason.NO_DATA
+
+
+# KV006
+
+
+def restarted(router_log: str = "", **more: Any) -> Snapshot:
+    """The router started ten minutes after the worker."""
+    late = router(args=KVAWARE, started_at=STARTED + 600, log=router_log)
+    return snapshot(late, worker(args=CONNECTOR, **more))
+
+
+HEARTBEAT = {"LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME": "10"}
+
+
+def test_workers_that_started_after_the_router_pass() -> None:
+    of = snapshot(router(args=KVAWARE), worker(args=CONNECTOR, started_at=STARTED + 1))
+    assert only("KV006", of).status is Status.PASS
+
+
+def test_an_older_worker_without_heartbeats_fails_on_a_version_that_registers_by_request() -> None:
+    assert statuses("KV006", restarted(version_line="0.3.12")) == {"w-0": Status.FAIL}
+
+
+@pytest.mark.parametrize("version", ["0.3.9.post2", "0.3.11", None])
+def test_an_older_worker_without_heartbeats_warns_on_older_or_unknown_versions(version: str | None) -> None:
+    assert statuses("KV006", restarted(version_line=version)) == {"w-0": Status.WARN}
+
+
+def test_an_older_worker_that_sends_heartbeats_passes() -> None:
+    assert statuses("KV006", restarted(version_line="0.4.3", env=HEARTBEAT)) == {"w-0": Status.PASS}
+
+
+def test_heartbeats_without_an_address_to_send_them_to_fail() -> None:
+    refused = (
+        "[2026-08-01 10:00:02,000] LMCache INFO: No dedicated heartbeat_url provided by controller (w.py:1:lmcache)"
+    )
+    assert statuses("KV006", restarted(version_line="0.4.3", env=HEARTBEAT, log=refused))["w-0"] is Status.FAIL
+
+
+def test_an_older_worker_that_registered_with_the_new_router_passes() -> None:
+    line = (
+        "[2026-08-01 10:10:40,000] LMCache INFO: Registered instance-worker ('i', 0) with URL 10.0.0.1:8001 "
+        "(registration_controller.py:1:lmcache)"
+    )
+    assert statuses("KV006", restarted(line, version_line="0.4.3")) == {"fleet": Status.PASS}
+
+
+def test_heartbeats_that_are_set_from_a_secret_are_not_judged() -> None:
+    of = restarted(env={"LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME": "<from:secret/x>"})
+    assert findings("KV006", of)[0].reason is Reason.NO_DATA
+
+
+def test_other_strategies_do_not_register() -> None:
+    of = snapshot(router(args=("--routing-logic", "session"), started_at=STARTED + 600), worker(args=CONNECTOR))
+    assert only("KV006", of).reason is Reason.NOT_APPLICABLE
+
+
+def test_without_a_start_time_of_the_router_it_is_not_judged() -> None:
+    assert only("KV006", snapshot(router(args=KVAWARE, started_at=None), worker())).reason is Reason.NO_DATA
+
+
+def test_workers_without_lmcache_say_nothing_of_registration() -> None:
+    of = snapshot(router(args=KVAWARE, started_at=STARTED + 600), worker())
+    assert only("KV006", of).reason is Reason.NO_DATA
