@@ -47,6 +47,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     sample_age_intervals: float
     affinity_cached_share: float
     predicted_error_warn: float
+    failed_legs_share_warn: float
+    degraded_share_warn: float
 
     @staticmethod
     def load() -> Thresholds:
