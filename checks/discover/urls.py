@@ -9,7 +9,11 @@ from checks.discover.programs import Program
 from checks.snapshot import Container, Member, Role
 
 PORT_NAMES = ("container-port", "http", "http1", "api", "router-cport", "metrics", "service-port")
+CACHE_PORT_NAMES = ("metrics", "http")
+"""Other ports of a cache server do not speak HTTP and are left alone."""
 USUAL = (8000, 8080)
+LMCACHE_MP_PORT = 9090
+"""Metrics of LMCache's multi-process server, unless an option says otherwise."""
 ADMIN_PORT = 9090
 """kvctl's admin port, unless --admin-port says otherwise."""
 TRIES = 3
@@ -36,18 +40,19 @@ def invocation_ports(resources: Mapping[str, Iterable[Mapping[str, Any]]]) -> di
 def ports(member: Member, program: Program | None, told: int | None = None) -> tuple[int, ...]:
     """At most three ports to try: what a resource tells, named container ports, `--port`, then the usual ones."""
     container = member.container
-    named = [container.ports[name] for name in PORT_NAMES if name in container.ports]
-    option = member.arg("--metrics-port") if program is Program.ENDPOINT_PICKER else None
-    asked = [int(text) for text in (option, member.arg("--port")) if text and text.isdecimal()]
-    certain = [*([told] if told else []), *(asked if option else []), *named, *asked]
+    names = CACHE_PORT_NAMES if member.role is Role.CACHE_SERVER else PORT_NAMES
+    named = [container.ports[name] for name in names if name in container.ports]
     if member.role is Role.CACHE_SERVER:
-        return _unique(certain)
-    return _unique([*certain, *([] if certain else (*_BY_PROGRAM.get(program, ()), *USUAL))])
+        option = _number(member.arg("--prometheus-port", "--http-port"))
+        several = any("multiprocess" in word or word == "server" for word in container.args)
+        return _unique([*option, *named, *([LMCACHE_MP_PORT] if several else [])])
+    metrics = _number(member.arg("--metrics-port")) if program is Program.ENDPOINT_PICKER else []
+    certain = [*([told] if told else []), *metrics, *named, *_number(member.arg("--port"))]
+    return _unique(certain or (*_BY_PROGRAM.get(program, ()), *USUAL))
 
 
 def admin_port(member: Member) -> int:
-    text = member.arg("--admin-port") or ""
-    return int(text) if text.isdecimal() else ADMIN_PORT
+    return next(iter(_number(member.arg("--admin-port"))), ADMIN_PORT)
 
 
 def https(container: Container) -> bool:
@@ -62,6 +67,10 @@ def url(member: Member, port: int) -> str:
     ip = member.ips[0]
     host = f"[{ip}]" if ":" in ip else ip
     return f"{'https' if https(member.container) else 'http'}://{host}:{port}"
+
+
+def _number(text: str | None) -> list[int]:
+    return [int(text)] if text and text.isdecimal() else []
 
 
 def _unique(found: Iterable[int]) -> tuple[int, ...]:

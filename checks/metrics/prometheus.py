@@ -10,16 +10,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from checks.metrics import promql
 from checks.metrics.aliases import Aliases
 from checks.metrics.assemble import Assembly, Row, interval_of, rows_of, targets_of
-from checks.metrics.connection import PrometheusServer
 from checks.metrics.scope import INSTANCE, Scope, find_scope, matcher
 from checks.metrics.view import Metrics, window_text
 from checks.model import Reason
 from checks.snapshot import Member, Unread
 from checks.sources.tape import Tape
+
+if TYPE_CHECKING:
+    from checks.sources.prometheus import Server
 
 CONCURRENCY = 4
 BUDGET_S = 60.0
@@ -37,7 +40,7 @@ class _Questions:
     """Asks through the tape and remembers what failed. Used from several threads; list.append is atomic."""
 
     tape: Tape
-    server: PrometheusServer
+    server: Server
     until: float
     at: float | None = None
     """As of when: the server's clock at its first answer, so that two counters of one page never differ by a scrape."""
@@ -76,7 +79,7 @@ class _Questions:
 
 def from_prometheus(
     tape: Tape,
-    server: PrometheusServer,
+    server: Server,
     members: Sequence[Member],
     *,
     window_s: float = 900.0,
@@ -123,7 +126,7 @@ def from_prometheus(
         missing=None if samples else (ask.failures[0].reason if ask.failures else Reason.NO_DATA),
         targets=targets_of(scope, ups, ages, {one.member for found in samples.values() for one in found}),
         scrape_interval_s=_interval(ask, scope, anchors, ages or ups),
-        mangled=assembly.mangled,
+        mangled=any(aliases.by_spelling[one.spelled].mangled for found in samples.values() for one in found),
         by_member=scope.by_member,
     )
     return metrics, ask.unread()

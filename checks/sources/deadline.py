@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
+INTERRUPTED = "interrupted with Ctrl-C"
 
 
 class Deadline:
@@ -41,8 +42,11 @@ class Deadline:
             self._stopped.set()
 
     def sleep(self, seconds: float) -> None:
-        """Waits, at most until the end."""
-        self._stopped.wait(min(seconds, self.left()))
+        """Waits, at most until the end. Ctrl-C is an end."""
+        try:
+            self._stopped.wait(min(seconds, self.left()))
+        except KeyboardInterrupt:
+            self.stop(INTERRUPTED)
 
 
 def at_once(
@@ -72,5 +76,5 @@ def at_once(
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
                 interrupted = True
-                deadline.stop("interrupted with Ctrl-C")
+                deadline.stop(INTERRUPTED)
         return [future.result() for future in futures]

@@ -6,6 +6,7 @@ Read-only. A call ends within 10 s, reads at most 32 MiB, follows no redirects.
 from __future__ import annotations
 
 import time
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -37,7 +38,10 @@ class Pages:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return Answer(0, "", Reason.UNREACHABLE, f"{url} cannot be reached: {_why(error)}", time.time())
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
 

@@ -7,7 +7,7 @@ Keys on the tape: `apis`, `NAMESPACE/access`, `NAMESPACE/PLURAL` (without `NAMES
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,17 +17,16 @@ from checks.discover.environment import referenced_configmaps
 from checks.discover.owners import key_of
 from checks.discover.stacks import HYPERPOD_GROUP, HYPERPOD_NAMESPACE
 from checks.model import Reason
-from checks.request import CollectRequest, Scrape
-from checks.snapshot import Access, Unread
+from checks.request import Scrape
+from checks.snapshot import Access
 from checks.sources import access
 from checks.sources.connection import SourceError
-from checks.sources.deadline import Deadline, at_once
 from checks.sources.keep import without_secrets
 from checks.sources.kubernetes import Cluster
-from checks.sources.tape import Answer, Tape
+from checks.sources.run import Run
+from checks.sources.tape import Answer
 
 Object = Mapping[str, Any]
-Progress = Callable[[str, int, int], None]
 
 BUILT_IN = (
     ("services", ""),
@@ -59,7 +58,6 @@ class Inventory:
     selected_routers: frozenset[tuple[str, str]] = frozenset()
     selected_workers: frozenset[tuple[str, str]] = frozenset()
     resources: dict[str, tuple[Object, ...]] = field(default_factory=dict)
-    unread: list[Unread] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -67,10 +65,7 @@ class Lister:
     """Lists through the tape. `cluster` is None in a replay."""
 
     cluster: Cluster | None
-    tape: Tape
-    request: CollectRequest
-    deadline: Deadline
-    progress: Progress
+    run: Run
 
     def take(self, namespace: str) -> Inventory:
         """Permissions, pods and objects of the namespace ('' for all) and of the routers'.
@@ -78,7 +73,7 @@ class Lister:
         Raises SourceError where the API cannot be reached, or knows the caller not at all.
         """
         groups = self._groups()
-        routers = self.request.router_namespace
+        routers = self.run.request.router_namespace
         if not routers and namespace and HYPERPOD_GROUP in groups:
             routers = HYPERPOD_NAMESPACE
         apart = routers and namespace and routers != namespace
@@ -103,9 +98,9 @@ class Lister:
                 wanted[namespace, name] = None if known is None or keys is None else known | keys
         if len(wanted) > CONFIGMAPS:
             text = f"{len(wanted) - CONFIGMAPS} of {len(wanted)} ConfigMaps"
-            found.unread.append(Unread(text, Reason.NO_DATA, "more ConfigMaps than are read"))
+            self.run.note(text, Reason.NO_DATA, "more ConfigMaps than are read")
         chosen = list(wanted)[:CONFIGMAPS]
-        answers = self._at_once([partial(self._configmap, *one, wanted[one]) for one in chosen], "configuration")
+        answers = self.run.each([partial(self._configmap, *one, wanted[one]) for one in chosen], "configuration")
         objects = []
         data: dict[tuple[str, str], dict[str, str]] = {}
         for one, answer in zip(chosen, answers, strict=True):
@@ -120,12 +115,21 @@ class Lister:
     def events(self, found: Inventory, pods: Iterable[tuple[str, str]]) -> None:
         """Events of some pods, at most EVENT_PODS of them; (namespace, name)."""
         pods_read = list(pods)[:EVENT_PODS]
-        answers = self._at_once([partial(self._events, *pod) for pod in pods_read], "configuration")
+        answers = self.run.each([partial(self._events, *pod) for pod in pods_read], "configuration")
         events: list[Object] = []
         for pod, answer in zip(pods_read, answers, strict=True):
             events += self._items(found, f"events of pod {'/'.join(pod)}", answer)
         if events:
             found.resources["events"] = tuple(events)
+
+    def services_everywhere(self) -> list[Object]:
+        """Services of all namespaces, where that may be listed; nothing is noted where it may not."""
+        answer = self._ask("services", lambda cluster: cluster.objects("/api/v1/services"))
+        try:
+            items = json.loads(answer.text).get("items") if answer.ok else None
+        except (ValueError, AttributeError):
+            items = None
+        return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -145,19 +149,17 @@ class Lister:
             raise SourceError(Reason.PARSE, "what answers at the API server's address is not Kubernetes") from None
 
     def _access(self, found: Inventory, groups: Mapping[str, str]) -> Iterator[Access]:
-        asked = access.questions(groups, proxy=self.request.scrape is not Scrape.NEVER)
+        asked = access.questions(groups, proxy=self.run.request.scrape is not Scrape.NEVER)
         for namespace in found.namespaces:
-            each = partial(self._at_once, stage="access")
+            each = partial(self.run.each, stage="access")
             key = f"{namespace}/access" if namespace else "access"
             answer = self._ask(key, partial(access.ask, namespace=namespace, asked=asked, each=each))
-            if not answer.ok and answer.error is not Reason.NO_DATA and answer.error is not None:
-                found.unread.append(
-                    Unread(f"permissions in {namespace or 'all namespaces'}", answer.error, answer.message)
-                )
+            if answer.error not in (None, Reason.NO_DATA):
+                self.run.note(f"permissions in {namespace or 'all namespaces'}", answer.error, answer.message)
             yield from access.decoded(answer)
 
     def _pods(self, found: Inventory) -> None:
-        request = self.request
+        request = self.run.request
         selectors = (request.router_selector, request.worker_selector)
         by_key: dict[tuple[str, str], Object] = {}
         if not all(selectors):
@@ -176,7 +178,7 @@ class Lister:
             (namespace, plural, group)
             for namespace in found.namespaces
             for plural, group in (*BUILT_IN, *CUSTOM)
-            if (plural, group) in BUILT_IN or group in groups or self.tape.replaying
+            if (plural, group) in BUILT_IN or group in groups or self.run.tape.replaying
         ]
         asked = set()
         calls = []
@@ -184,7 +186,7 @@ class Lister:
             key = (namespace, plural)
             calls.append(partial(self._objects, namespace, plural, group, groups, again=key in asked))
             asked.add(key)
-        for (namespace, plural, _), answer in zip(wanted, self._at_once(calls, "resources"), strict=True):
+        for (namespace, plural, _), answer in zip(wanted, self.run.each(calls, "resources"), strict=True):
             where = f"{plural} in {namespace or 'all namespaces'}"
             objects = self._items(found, where, answer)
             if objects:
@@ -204,7 +206,7 @@ class Lister:
         answer = self._ask(key, lambda cluster: cluster.objects(path, labels=labels))
         where = f"{plural} in {namespace or 'all namespaces'}"
         if answer.error is Reason.NO_DATA and plural == "pods":
-            found.unread.append(Unread(where, Reason.NO_DATA, answer.message))
+            self.run.note(where, Reason.NO_DATA, answer.message)
         return self._items(found, where, answer)
 
     def _configmap(self, namespace: str, name: str, keys: set[str] | None) -> Answer:
@@ -229,27 +231,19 @@ class Lister:
         """Decoded JSON without secrets; what went wrong is noted, except that a thing is not there."""
         if not answer.ok:
             if answer.error not in (None, Reason.NO_DATA, Reason.GONE):
-                found.unread.append(Unread(what, answer.error, answer.message))
+                self.run.note(what, answer.error, answer.message)
             return None
         try:
             return without_secrets(json.loads(answer.text))
         except (ValueError, RecursionError):
-            found.unread.append(Unread(what, Reason.PARSE, f"{what}: not JSON"))
+            self.run.note(what, Reason.PARSE, f"{what}: not JSON")
             return None
 
     def _ask(self, key: str, fetch: Callable[[Cluster], Answer]) -> Answer:
         cluster = self.cluster
         if cluster is None:
-            return self.tape.ask("kubernetes", key, lambda: Answer(error=Reason.NO_DATA, message="no cluster"))
-        return self.tape.ask("kubernetes", key, lambda: fetch(cluster))
-
-    def _at_once(self, calls: Sequence[Callable[[], Answer]], stage: str) -> list[Answer]:
-        return at_once(
-            calls,
-            threads=self.request.concurrency,
-            deadline=self.deadline,
-            done=lambda count: self.progress(stage, count, len(calls)),
-        )
+            return self.run.tape.ask("kubernetes", key, lambda: Answer(error=Reason.NO_DATA, message="no cluster"))
+        return self.run.tape.ask("kubernetes", key, lambda: fetch(cluster))
 
 
 def _path(namespace: str, plural: str, group: str, version: str) -> str:

@@ -26,7 +26,7 @@ from typing import Any, Self
 import msgspec
 
 from checks.model import Reason
-from checks.sources.keep import kept
+from checks.sources.keep import kept, without_secrets
 from checks.sources.tape import Answer, Kind
 
 SCHEMA_VERSION = 1
@@ -54,6 +54,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int
     now: float
     options: dict[str, Any] = {}
+    cut_short: str = ""
+    """Why the run ended early."""
     kvctl: str = ""
     redaction: str = ""
 
@@ -112,13 +114,14 @@ class Writer:
             self._index.write(msgspec.json.encode(entry).decode() + "\n")
         return replace(answer, text=text, message=message, at=at)
 
-    def finish(self, now: float) -> None:
+    def finish(self, now: float, cut_short: str) -> None:
         """Puts the recording under its name."""
         self._index.close()
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
             now=now,
-            options=dict(self.options),
+            options=without_secrets(self.options),
+            cut_short=cut_short,
             kvctl=self.version,
             redaction=REDACTION,
         )
@@ -158,6 +161,7 @@ class Recording:
     directory: Path
     now: float
     options: Mapping[str, Any]
+    cut_short: str
     _entries: Mapping[tuple[str, str], tuple[Entry, ...]]
 
     @classmethod
@@ -180,7 +184,7 @@ class Recording:
                     entries[entry.kind, entry.key] = (*entries.get((entry.kind, entry.key), ()), entry)
         except (OSError, UnicodeDecodeError) as error:
             raise RecordingError(f"cannot read {path}: {error}") from None
-        return cls(directory, manifest.now, manifest.options, entries)
+        return cls(directory, manifest.now, manifest.options, manifest.cut_short, entries)
 
     @staticmethod
     def _manifest(path: Path) -> Manifest:

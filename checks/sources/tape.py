@@ -54,7 +54,7 @@ class Tape:
         self._writer = writer
         self._recording = recording
         self._asked: Counter[tuple[str, str]] = Counter()
-        self._now: float | None = None
+        self._ended: tuple[float, str] | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -106,12 +106,12 @@ class Tape:
             answer = replace(answer, at=time.time())
         return answer if self._writer is None else self._writer.keep(kind, key, turn, answer)
 
-    def now(self, measured: float) -> float:
-        """The clock of the run: what was measured, or what the recording says. Kept in the recording."""
+    def ended(self, now: float, cut_short: str) -> tuple[float, str]:
+        """The clock at the end of the run and why it ended early; of a replay, what the recording says of its run."""
         if self._recording is not None:
-            return self._recording.now
-        self._now = measured
-        return measured
+            return self._recording.now, self._recording.cut_short
+        self._ended = now, cut_short
+        return self._ended
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +122,6 @@ class Tape:
         if self._writer is None:
             return
         if error is None:
-            self._writer.finish(time.time() if self._now is None else self._now)
+            self._writer.finish(*(self._ended or (time.time(), "")))
         else:
             self._writer.abandon()
