@@ -46,7 +46,7 @@ _ORDER = tuple(Severity)
 HIDING = frozenset({"KV130", "KV131", "KV132"})
 """Their failure hides what happens and breaks nothing; so do all of the group Trust in the metrics."""
 
-_LESSER = frozenset({"KV111", "KV112", "KV113", "KV114", "KV115", "KV151", "KV804", "KV807", "KV941"})
+_LESSER = frozenset({"KV111", "KV112", "KV113", "KV114", "KV115", "KV151", "KV804", "KV807"})
 """Their failure costs the second tier, or LMCache, but not routing; so do those of the group LMCache."""
 
 _FATAL = frozenset({"KV305"})

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from checks.catalogue.registry import ALL, UnknownCheck, by_id, select
 from checks.metrics.queries import expressions
-from checks.report.explain import explains, parts, row, stacks
+from checks.report.explain import explains, in_order, parts, row, stacks
 from checks.report.shape import page
 from kvctl.errors import Problem
 
@@ -27,7 +27,7 @@ def show_checks(include: list[str], skip: list[str], *, as_json: bool) -> None:
         _write([row(check) for check in chosen])
         return
     console = Console(highlight=False, soft_wrap=True)
-    for group, checks in groupby(chosen, key=lambda check: check.group):
+    for group, checks in groupby(in_order(chosen), key=lambda check: check.group):
         console.print(Text(f"\n{group}", style="bold"))
         for check in checks:
             fitting = "" if check.stacks is None else f"  ({stacks(check)})"
@@ -35,7 +35,8 @@ def show_checks(include: list[str], skip: list[str], *, as_json: bool) -> None:
     console.print(Text(f"\n{len(chosen)} checks, each with the worst it may say; --explain ID tells more", style="dim"))
 
 
-def explain_check(name: str, *, as_json: bool) -> None:
+def explain_check(name: str, *, namespace: str = "", as_json: bool) -> None:
+    """What one check reads, its rule, its hint; `namespace` is put into what can be applied."""
     try:
         check = by_id(name)
     except UnknownCheck as error:
@@ -47,7 +48,7 @@ def explain_check(name: str, *, as_json: bool) -> None:
     width = min(console.width, 100)
     console.print(Text(f"{check.id} {check.title}", style="bold"))
     console.print(Text(f"{check.group}; at worst {check.worst}; stacks: {stacks(check)}", style="dim"), soft_wrap=True)
-    for heading, text in parts(check, ALL):
+    for heading, text in parts(check, ALL, namespace or "prod"):
         console.print(Text(f"\n{heading}", style="bold"))
         for paragraph in text.split("\n\n"):
             literal = "\n" in paragraph

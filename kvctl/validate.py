@@ -248,7 +248,7 @@ def validate(
             raise Problem(f"--list-checks and --explain print text or json, not {output}")
         as_json = output is Output.JSON
         if explain is not None:
-            explain_check(explain, as_json=as_json)
+            explain_check(explain, namespace=namespace, as_json=as_json)
         else:
             show_checks(checks or [], skip or [], as_json=as_json)
         return

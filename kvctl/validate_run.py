@@ -25,6 +25,7 @@ from checks.request import CollectRequest, LogFile, LogPart, RequestError, Scrap
 from checks.runner import Progress, diagnose
 from checks.snapshot import Expectations
 from checks.sources.connection import SourceError
+from checks.sources.deadline import INTERRUPTED
 from checks.sources.recording import RecordingError
 from checks.sources.tape import Tape
 from checks.suppress import SuppressionError, Suppressions, parse, read
@@ -32,7 +33,7 @@ from checks.verdict import Severity, exit_code
 from kvctl import __version__
 from kvctl.errors import UNREACHABLE, Problem
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 AGAIN_S = 10.0
 """Between two tries of --wait."""
 
@@ -143,7 +144,7 @@ def run(
         except (RecordingError, RequestError) as error:
             raise Problem(str(error)) from None
         code = _code(diagnosis, checks, report)
-        if not code or not left or code == INTERRUPTED:
+        if not code or not left or code == EXIT_INTERRUPTED:
             _print(diagnosis, report)
             return code
         _again(errors, f"{diagnosis.verdict}: {diagnosis.why}", left, quiet=report.quiet)
@@ -199,8 +200,8 @@ def _again(errors: Console, why: str, left: float, *, quiet: bool) -> None:
 
 
 def _code(diagnosis: Diagnosis, checks: tuple[Check, ...], report: Report) -> int:
-    if diagnosis.cut_short == "interrupted":
-        return INTERRUPTED
+    if diagnosis.cut_short == INTERRUPTED:
+        return EXIT_INTERRUPTED
     fail_on = Status(report.fail_on)
     return exit_code(diagnosis.results, checks, diagnosis.verdict, fail_on=fail_on, strict=report.strict)
 

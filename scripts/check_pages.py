@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from checks.catalogue.registry import ALL  # noqa: E402
 from checks.metrics.queries import expressions  # noqa: E402
 from checks.model import Check, Finding, Status  # noqa: E402
-from checks.report.explain import WHY, parts, stacks  # noqa: E402
+from checks.report.explain import WHY, in_order, parts, stacks  # noqa: E402
 
 PAGES = ROOT / "docs" / "checks"
 EXAMPLES = PAGES / "_examples.json"
@@ -113,8 +113,7 @@ def index() -> str:
         "These pages are made from the checks by `make check-pages`.",
         "",
     ]
-    listed = sorted(ALL, key=lambda one: (list(WHY).index(one.group), one.id))
-    for group, checks in groupby(listed, lambda one: one.group):
+    for group, checks in groupby(in_order(ALL), lambda one: one.group):
         text += [f"## {group}", "", WHY[group], "", "| check | what | at worst | stacks |", "|---|---|---|---|"]
         text += [f"| [{one.id}]({one.id}.md) | {one.title} | {one.worst} | {stacks(one)} |" for one in checks]
         text.append("")

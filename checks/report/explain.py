@@ -41,12 +41,18 @@ def explains(check: Check, among: Iterable[Check]) -> list[str]:
     return [one.id for one in among if check.id in one.caused_by]
 
 
-def parts(check: Check, among: Iterable[Check]) -> list[tuple[str, str]]:
-    """Headings and their text, in order; paragraphs are separated by empty lines."""
+def in_order(checks: Iterable[Check]) -> list[Check]:
+    """By section, then id."""
+    sections = list(Group)
+    return sorted(checks, key=lambda check: (sections.index(check.group), check.id))
+
+
+def parts(check: Check, among: Iterable[Check], namespace: str = "prod") -> list[tuple[str, str]]:
+    """Headings and their text, in order; paragraphs are separated by empty lines. `namespace` is that of examples."""
     found = [
         ("Why it matters", WHY[check.group]),
         ("What it reads", _sentence(check.reads)),
-        ("When it passes, warns or fails", _sentence(check.rule)),
+        ("When it passes, warns or fails", _sentence(check.rule.replace("{namespace}", namespace))),
         ("What to do", _sentence(check.hint)),
     ]
     related = []
@@ -82,10 +88,10 @@ def row(check: Check) -> dict[str, Any]:
 
 
 def _sentence(text: str) -> str:
-    """With a capital and, if it is one paragraph, a full stop."""
+    """With a capital and, unless it ends in a file, a full stop."""
     text = text.strip()
     if not text:
         return ""
     first = text.split(None, 1)[0]
     text = text[0].upper() + text[1:] if first.isalpha() and first.islower() else text
-    return text if "\n" in text or text.endswith((".", "`", ")")) else text + "."
+    return text if "\n" in text or text.endswith(".") else text + "."

@@ -14,10 +14,10 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from checks.model import Diagnosis, Result, Status, Verdict
+from checks.model import Diagnosis, Reason, Result, Status, Verdict
 from checks.report.grouping import Line, at_least, consequences, lines, names, shown_counts, skips
 from checks.report.shape import page
-from checks.verdict import Severity, first_cause
+from checks.verdict import Severity, counts, first_cause
 
 _SIGNS = {Status.PASS: "√", Status.WARN: "‼", Status.FAIL: "×", Status.ERROR: "×", Status.SKIP: "-"}
 _WORDS = {Status.PASS: "ok", Status.WARN: "warn", Status.FAIL: "FAIL", Status.ERROR: "err", Status.SKIP: "skip"}
@@ -44,6 +44,15 @@ _REASONS = {
     "disabled": "switched off",
     "gone": "gone during the run",
 }
+_MISSING = (
+    (Reason.NO_TRAFFIC, "First: send some traffic and run it again, or let it send a little itself with --probe."),
+    (
+        Reason.LOG_TRUNCATED,
+        "First: restart one worker and run it again within five minutes: the lines that tell are no longer in the logs.",
+    ),
+    (None, "First: give it more to read: the cluster, or --router, --worker and --log for each process."),
+)
+"""What to do about an open verdict, by what was missing."""
 _SHOWN = 3
 _LISTED = 6
 _INDENT = 4
@@ -208,7 +217,8 @@ def next_step(diagnosis: Diagnosis) -> str:
     unread = next((one for one in diagnosis.results if one.status is Status.ERROR and one.hint), None)
     if unread is not None:
         return f"First: {_brief(unread)} ({page(unread.id)})."
-    return "First: send some traffic and run it again, or let it send a little itself with --probe."
+    reasons = {one.reason for one in diagnosis.results if counts(one)}
+    return next(advice for reason, advice in _MISSING if reason is None or reason in reasons)
 
 
 def _brief(result: Result) -> str:

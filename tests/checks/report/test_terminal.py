@@ -173,8 +173,18 @@ def test_the_verdict_says_what_to_do_first() -> None:
     assert "2 failed, 1 warned, 1 passed, 2 skipped, 1 could not be evaluated" in " ".join(text.split())
 
 
-def test_an_inconclusive_verdict_says_how_to_get_proof() -> None:
-    assert "--probe" in printed(diagnosis(verdict=Verdict.INCONCLUSIVE))
+@pytest.mark.parametrize(
+    ("reasons", "advice"),
+    [
+        ([Reason.NO_TRAFFIC, Reason.NO_DATA], "--probe"),
+        ([Reason.LOG_TRUNCATED, Reason.NO_DATA], "restart one worker"),
+        ([Reason.NO_DATA], "give it more to read"),
+        ([], "give it more to read"),
+    ],
+)
+def test_an_inconclusive_verdict_says_how_to_get_proof(reasons: list[Reason], advice: str) -> None:
+    skipped = [result(f"KV50{at}", Status.SKIP, reason=reason) for at, reason in enumerate(reasons)]
+    assert advice in printed(diagnosis(*skipped, verdict=Verdict.INCONCLUSIVE))
 
 
 def test_an_inconclusive_verdict_with_unreadable_sources_says_what_to_do_about_them() -> None:
