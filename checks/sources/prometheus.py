@@ -30,7 +30,7 @@ class Server(Protocol):
     @property
     def shown(self) -> str: ...
 
-    def query(self, text: str) -> Answer: ...
+    def query(self, text: str, *, at: float | None = None) -> Answer: ...
 
     def close(self) -> None: ...
 
@@ -59,12 +59,12 @@ class ServiceProxy:
     def shown(self) -> str:
         return self.found.shown
 
-    def query(self, text: str) -> Answer:
-        """JSON of the result list of one instant query."""
+    def query(self, text: str, *, at: float | None = None) -> Answer:
+        """JSON of the result list of one instant query, as of `at` (epoch seconds; None: now)."""
         if self.cluster is None:
             return Answer(error=Reason.NO_DATA, message="no cluster")
-        found = self.found
-        answer = self.cluster.service(found.namespace, found.name, found.port, "/api/v1/query", {"query": text})
+        found, params = self.found, {"query": text} | ({} if at is None else {"time": f"{at:.3f}"})
+        answer = self.cluster.service(found.namespace, found.name, found.port, "/api/v1/query", params)
         if not answer.ok:
             return answer
         try:
