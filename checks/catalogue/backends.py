@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.lmcache import each_worker, last_line, recent, remote_url, scheme, times, why_quiet
-from checks.logs.view import LogView, Match
+from checks.logs.view import Match
 from checks.model import Check, Evidence, Finding, Group, Reason, Stack, Status, failed, passed, skipped, warned
 from checks.snapshot import Member, Snapshot
 
@@ -123,7 +123,7 @@ def _tiered_storage(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
     calls = recent(snapshot, log, "hyperpod-http-failed")
     if state is not None and state.pattern in _HYPERPOD_GONE:
         segment = f" (segment {state['segment']})" if state["segment"] else ""
-        yield failed(f"the tiered-storage daemon's shared memory cannot be used{segment}", target, _whole(log, state))
+        yield failed(f"the tiered-storage daemon's shared memory cannot be used{segment}", target, log.evidence(state))
     elif len(calls) >= limit:
         yield failed(f"calls of the tiered-storage daemon failed {times(len(calls))}", target, log.evidence(calls[-1]))
     elif calls:
@@ -154,14 +154,6 @@ def _remote_proof(snapshot: Snapshot, worker: Member) -> list[Evidence]:
     names = ("lmcache_remote_read_bytes", "lmcache_remote_write_bytes", "lmcache_remote_ping_successes")
     readings = [metrics.grown((name,), key)[0] for name in names]
     return [reading.evidence() for reading in readings if reading.or_zero() > 0]
-
-
-def _whole(log: LogView, match: Match) -> Evidence:
-    """The line of the record that holds the match, which may be inside a traceback."""
-    lines = match.record.message.split("\n")
-    wanted = "hared memory"
-    line = next((one.strip() for one in lines if wanted in one), lines[0])
-    return Evidence("log", log.where, line[:240], match.record.time)
 
 
 def _said(match: Match) -> str:
