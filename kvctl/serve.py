@@ -108,6 +108,23 @@ def serve(
             help="Let a request choose its mode with x-kvctl-mode and its weights with x-kvctl-weights.",
         ),
     ] = False,
+    router_track_output_blocks: Annotated[
+        bool,
+        option(
+            "--router-track-output-blocks",
+            rich_help_panel=_ROUTING,
+            help="Count the blocks of generated tokens as load, less as the expected length (x-kvctl-osl) comes near.",
+        ),
+    ] = False,
+    router_prefill_load_model: Annotated[
+        str,
+        option(
+            "--router-prefill-load-model",
+            rich_help_panel=_ROUTING,
+            help="How queued prefill goes down while time passes: none (at the first token), polynomial, or fitted to "
+            "observed times to first token.",
+        ),
+    ] = "none",
     session_key: Annotated[
         str | None,
         option(
@@ -127,6 +144,10 @@ def serve(
             help="Makes random choices repeat; by default each start differs.",
         ),
     ] = None,
+    kv_cost: Annotated[
+        str,
+        option("--kv-cost", rich_help_panel=_WEIGHTS, help="The unit kv counts in: blocks, or expected time."),
+    ] = "blocks",
     overlap_score_credit: Annotated[
         float,
         option(
@@ -376,6 +397,7 @@ def serve(
     from router.affinity import AffinityMode, AffinitySettings
     from router.core import CoreSettings
     from router.dispatch import DispatchSettings
+    from router.engine_time import PrefillModel
     from router.fleet.spec import SpecError, check_unique, parse_spec
     from router.hints import session_source
     from router.model import BadRequest
@@ -402,6 +424,7 @@ def serve(
         )
         policies = PolicySettings(
             weights=weights,
+            kv_cost=kv_cost,
             cuda_to_cpu_ratio=cuda_to_cpu_ratio,
             balance_factor=balance_factor,
             prefix_limit=prefix_limit,
@@ -414,6 +437,10 @@ def serve(
         shadows = tuple(mode_name(name) for name in (shadow or "").split(",") if name.strip())
         if session_affinity_mode not in (*AffinityMode,):
             raise Problem(f"--session-affinity-mode must be hard or soft, not '{session_affinity_mode}'")
+        if router_prefill_load_model not in (*PrefillModel,):
+            raise Problem(
+                f"--router-prefill-load-model must be none, polynomial or fitted, not '{router_prefill_load_model}'"
+            )
         affinity = None
         if session_affinity_ttl is not None:
             affinity = AffinitySettings(session_affinity_ttl, AffinityMode(session_affinity_mode))
@@ -443,6 +470,8 @@ def serve(
                 core=CoreSettings(
                     policies=policies,
                     affinity=affinity,
+                    prefill_model=PrefillModel(router_prefill_load_model),
+                    track_output=router_track_output_blocks,
                     index_limit=index_limit_mib << 20,
                     predict_ttl=predict_ttl,
                     approximate_ttl=approximate_ttl,

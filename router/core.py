@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from router.affinity import AffinityMode, AffinitySettings, SessionAffinity
 from router.eligibility import BusyThresholds, refusal, why_not
+from router.engine_time import EngineTimes, EngineTiming, PrefillModel
 from router.events.wire import BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
@@ -55,6 +56,8 @@ class CoreSettings:
 
     policies: PolicySettings = field(default_factory=PolicySettings)
     affinity: AffinitySettings | None = None
+    prefill_model: PrefillModel = PrefillModel.NONE
+    track_output: bool = False
     index_limit: int = 1024 * MIB
     predict_ttl: float = 5.0
     approximate_ttl: float = 120.0
@@ -71,7 +74,11 @@ class RoutingCore:
         self.rng = random.Random(settings.seed)
         self.index = PrefixIndex(seed=self.hash_seed, limit_bytes=settings.index_limit)
         self.predictions = Predictions(ttl=max(settings.predict_ttl, 0.001))
-        self.loads = LoadTracker(ActiveBlocks())
+        self.loads = LoadTracker(ActiveBlocks(), track_output=settings.track_output)
+        by_time = settings.policies.kv_cost == "time"
+        timed = settings.prefill_model is not PrefillModel.NONE or by_time
+        self.timing = EngineTiming(_model(settings, by_time)) if timed else None
+        """Estimates of engines' times, where a setting asks for them."""
         self._predicts = settings.predict_ttl > 0
         self.affinity = None if settings.affinity is None else SessionAffinity(settings.affinity)
         self._policies: dict[str, Policy] = {}
@@ -86,6 +93,8 @@ class RoutingCore:
         self.index.ensure_slots(count)
         self.predictions.ensure_slots(count)
         self.loads.ensure_slots(count)
+        if self.timing is not None:
+            self.timing.ensure_slots(count)
 
     def forget(self, worker: Worker, rank: int | None = None) -> None:
         """Drops what is known and expected of a worker's cache (its process died, or it was removed)."""
@@ -93,6 +102,8 @@ class RoutingCore:
         for slot in slots:
             self.index.clear(slot)
             self.predictions.drop(slot)
+            if self.timing is not None:
+                self.timing.forget(slot)
         for learner in self._learners.values():
             learner.dropped(worker.id, slots)
 
@@ -141,7 +152,7 @@ class RoutingCore:
         """The fleet as `request` sees it, who may serve it included."""
         view = self.fleet.view
         slots = view.slots
-        prefill = self.loads.prefill_tokens[slots]
+        prefill = self.loads.prefills.load(slots, now)
         own = view.zeros
         decode = self.loads.decode_blocks(slots)
         codes = why_not(request, view, self.thresholds, prefill, decode)
@@ -188,7 +199,11 @@ class RoutingCore:
             block_size=view.scoring_block_size,
             device_class=view.device_class,
             taint_factor=_taint_factor(request, view) if request.hints.preferred_taints else None,
+            times=None if self.timing is None else self._times(self.timing, request, slots, now),
         )
+
+    def _times(self, timing: EngineTiming, request: RouteRequest, slots: IntArray, now: float) -> EngineTimes:
+        return timing.times(slots, self.loads.prefills.seconds(slots, now), request.hints.osl)
 
     def decide(self, request: RouteRequest, mode: str, now: float) -> Decision:
         """Who should serve `request`. Books nothing.
@@ -196,7 +211,7 @@ class RoutingCore:
         Raises:
             RoutingError: nobody may serve it (the message says which rule removed whom), or the request is at fault.
         """
-        request.now = now
+        request.now = self.loads.now = now
         candidates = self.candidates(request, now)
         if not candidates.eligible.any():
             raise refusal(
@@ -274,7 +289,17 @@ class RoutingCore:
         keys = request.keys.get(decision.block_size)
         held = candidates.device[row], candidates.host[row], candidates.disk[row]
         cached = int(weighted_blocks(*held, self.settings.policies.weights) * decision.block_size)
-        booking = self.loads.book(slot, request.prompt_tokens, cached, keys, int(candidates.device[row]))
+        uncached = max(request.prompt_tokens - cached, 0)
+        booking = self.loads.book(
+            slot,
+            request.prompt_tokens,
+            cached,
+            keys,
+            int(candidates.device[row]),
+            expected_s=0.0 if self.timing is None else self.timing.prefill_seconds(slot, uncached),
+            block_size=decision.block_size,
+            expected_output=request.hints.osl,
+        )
         session = request.hints.session
         if self.affinity is not None and session is not None and request.pin_worker is None:
             self.affinity.placed(session, decision.worker, decision.rank, now)
@@ -286,6 +311,21 @@ class RoutingCore:
             if blind and self.settings.approximate_ttl > 0:
                 self.predictions.add(slot, keys, now, ttl=self.settings.approximate_ttl)
         return booking
+
+    def first_token(self, booking: Booking, waited: float, now: float) -> None:
+        """The first token of a booked request has come, `waited` seconds after it was placed."""
+        booking.prefill_done(now)
+        if self.timing is not None and booking.alone:
+            self.timing.saw_prefill(booking.slot, booking.prefill, waited)
+
+    def streamed(self, booking: Booking, gap_s: float, output_tokens: int) -> None:
+        """A stream has ended well: the mean gap between its items, and how many tokens it had."""
+        if self.timing is None:
+            return
+        slot = booking.slot
+        blocks = int(self.loads.decode_blocks(np.array([slot]))[0])
+        self.timing.saw_output(output_tokens)
+        self.timing.saw_steps(slot, int(self.loads.active_requests[slot]), blocks, gap_s)
 
     def ended(self, booking: Booking, worker: Worker, now: float) -> None:
         """A released booking: where the engine's own word on its blocks is late, they count as held until it comes.
@@ -317,6 +357,11 @@ class RoutingCore:
         if (view.differs[rows] > 0).any():
             found.append(Degraded.BLOCK_SIZE_DIFFERS)
         return tuple(found)
+
+
+def _model(settings: CoreSettings, by_time: bool) -> PrefillModel:
+    """A cost in time needs a model; unless another is asked for it is fitted."""
+    return PrefillModel.FITTED if by_time and settings.prefill_model is PrefillModel.NONE else settings.prefill_model
 
 
 def _taint_factor(request: RouteRequest, view: FleetView) -> FloatArray:

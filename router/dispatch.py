@@ -88,6 +88,7 @@ class RequestDispatcher:
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
+        self._counts = core.settings.track_output or core.timing is not None
         self._session_header = settings.session_header.encode() if settings.session_header else None
         self._count = 0
 
@@ -128,7 +129,12 @@ class RequestDispatcher:
         except RoutingError:
             return self._failed(status, f"{what}; no other worker can serve the request")
 
+    def first_token(self, leg: RoutedLeg, now: float) -> None:
+        self.core.first_token(leg.booking, now - leg.placed, now)
+
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
+        if outcome is Outcome.OK and leg.gap_s:
+            self.core.streamed(leg.booking, leg.gap_s, leg.booking.output_tokens)
         self.core.finished(leg.request, self._clock())
         if not leg.worker.removed:
             self.stats.leg_ended(leg.worker.id, outcome)
@@ -316,6 +322,7 @@ class RequestDispatcher:
             % (worker.id.encode(), decision.id.encode(), id_line),
             upstream_lines=upstream,
             watch=watch,
+            counts=self._counts,
         )
 
     # -- answers of our own ------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class LegOwner(Protocol):
 
     stats: RouterStats
 
+    def first_token(self, leg: RoutedLeg, now: float) -> None: ...
+
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None: ...
 
 
@@ -27,12 +29,16 @@ class RoutedLeg:
     __slots__ = (
         "_clock",
         "_ended",
+        "_first_at",
+        "_last_at",
         "_owner",
         "arrived",
         "booking",
+        "counts",
         "decision",
         "endpoint",
         "head_lines",
+        "placed",
         "request",
         "upstream_lines",
         "watch",
@@ -52,23 +58,33 @@ class RoutedLeg:
         head_lines: bytes,
         upstream_lines: bytes,
         watch: bool,
+        counts: bool = False,
     ) -> None:
         self._owner = owner
         self._clock = clock
         self._ended = False
+        self._first_at = self._last_at = 0.0
+        self.counts = counts
         self.endpoint: Endpoint = worker.endpoint
         self.worker = worker
         self.request = request
         self.decision = decision
         self.booking = booking
         self.arrived = arrived
+        self.placed = clock()
         self.head_lines = head_lines
         self.upstream_lines = upstream_lines
         self.watch = watch
 
     def first_token(self) -> None:
-        self.booking.prefill_done()
-        self._owner.stats.ttft.observe(self._clock() - self.arrived)
+        now = self._clock()
+        self._first_at = self._last_at = now
+        self._owner.first_token(self, now)
+        self._owner.stats.ttft.observe(now - self.arrived)
+
+    def generated(self, items: int) -> None:
+        self._last_at = self._clock()
+        self.booking.generated(items)
 
     def usage(self, usage: Usage) -> None:
         cached = usage.cached_tokens
@@ -82,5 +98,11 @@ class RoutedLeg:
         if self._ended:
             return
         self._ended = True
-        self.booking.release()
+        self.booking.release(self._clock())
         self._owner.leg_ended(self, outcome)
+
+    @property
+    def gap_s(self) -> float:
+        """Mean seconds between the items of a stream that was counted; 0 where there were fewer than two."""
+        items = self.booking.output_tokens
+        return (self._last_at - self._first_at) / (items - 1) if items > 1 else 0.0

@@ -1,9 +1,9 @@
 """What every worker is busy with. Booked at decision time, released exactly once, whatever happens.
 
 Per slot: requests in flight, prefill tokens not yet computed (the uncached part of prompts whose first token has not
-come), and the distinct KV blocks of live requests: two live requests that share a prefix count it once; a prompt's
-last, partial block does not count (`router.prefix.active` says why). Cost: a few array updates and one compiled walk
-over the prompt's blocks.
+come, `router.prefills`), and the distinct KV blocks of live requests: two live requests that share a prefix count it
+once; a prompt's last, partial block does not count (`router.prefix.active` says why). With output tracking the blocks
+of generated tokens count too. Cost: a few array updates and one compiled walk over the prompt's blocks.
 """
 
 from __future__ import annotations
@@ -13,54 +13,119 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from router.model import IntArray
+from router.model import FloatArray, IntArray
 from router.pending import PendingPrefills
+from router.prefills import PrefillQueues
 from router.prefix.active import ActiveBlocks
 
 _NO_KEYS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 class Booking:
-    """One request's share of its slot's load. A context manager; `release` may be called again, and does nothing."""
+    """One request's share of its slot's load. A context manager; `release` may be called again, and does nothing.
 
-    __slots__ = ("_loads", "_prefill", "_released", "_ticket", "computed", "given_up_before", "keys", "slot")
+    `prefill`: its uncached prompt tokens when it was placed; `alone`: nothing else waited for prefill there then.
+    `output_tokens`: generated so far, as far as they were counted.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_expected_output",
+        "_loads",
+        "_prefill_ticket",
+        "_released",
+        "_ticket",
+        "alone",
+        "block_size",
+        "computed",
+        "given_up_before",
+        "keys",
+        "output_tokens",
+        "prefill",
+        "prompt_tokens",
+        "slot",
+    )
 
     def __init__(
-        self, loads: LoadTracker, slot: int, prefill: int, keys: npt.NDArray[np.uint64], ticket: int | None
+        self,
+        loads: LoadTracker,
+        slot: int,
+        prompt_tokens: int,
+        prefill: int,
+        keys: npt.NDArray[np.uint64],
+        ticket: int | None,
+        prefill_ticket: int | None,
+        *,
+        block_size: int,
+        expected_output: int | None,
+        alone: bool,
     ) -> None:
         self._loads = loads
         self.slot = slot
         self.keys = keys
-        self._prefill = prefill
+        self.prompt_tokens = prompt_tokens
+        self.prefill = prefill
+        self.alone = alone
+        self.block_size = block_size
+        self.output_tokens = 0
+        self._expected_output = expected_output
+        self._counted = 0.0
         self._ticket = ticket
+        self._prefill_ticket = prefill_ticket
         self._released = False
         self.given_up_before = int(loads.given_up[slot])
         self.computed = False
         """Whether the engine has computed the prompt, as far as is known."""
 
-    def prefill_done(self) -> None:
-        """The first token has come: the prompt is computed."""
+    def prefill_done(self, now: float | None = None) -> None:
+        """The first token has come: the prompt is computed. `now`: the core's clock, else that of the last decision."""
         self.computed = True
-        self._drop_prefill()
+        self._drop_prefill(now)
 
-    def _drop_prefill(self) -> None:
-        if self._prefill:
-            self._loads.prefill_tokens[self.slot] -= self._prefill
-            self._prefill = 0
+    def generated(self, tokens: int) -> None:
+        """So many more tokens have come. Counts every block they fill, weighted by what is still expected.
+
+        With an expected length the blocks of output weigh max(0, 1 - tokens / expected), as in Dynamo: they will be
+        free soon. A hint that proves too short is doubled, so that a long answer does not weigh nothing for ever.
+        """
+        self.output_tokens += tokens
+        if not self._loads.track_output or not self.block_size or self._released:
+            return
+        size, before = self.block_size, self.prompt_tokens
+        blocks = -(-(before + self.output_tokens) // size) + (-before // size)
+        weight = 1.0
+        if self._expected_output is not None:
+            while self.output_tokens >= self._expected_output:
+                self._expected_output = max(2 * self._expected_output, 16)
+            weight = 1.0 - self.output_tokens / self._expected_output
+        self._count(blocks * weight)
+
+    def _count(self, blocks: float) -> None:
+        self._loads.output_blocks[self.slot] += blocks - self._counted
+        self._counted = blocks
+
+    def _drop_prefill(self, now: float | None) -> None:
+        loads = self._loads
+        if self._prefill_ticket is not None:
+            loads.prefills.remove(self.slot, self._prefill_ticket, loads.now if now is None else now)
+            self._prefill_ticket = None
         if self._ticket is not None:
-            self._loads.pending.remove(self._ticket)
+            loads.pending.remove(self._ticket)
             self._ticket = None
 
-    def release(self) -> None:
+    def release(self, now: float | None = None) -> None:
         if self._released:
             return
+        self._drop_prefill(now)
+        self._count(0.0)
         self._released = True
-        self._drop_prefill()
         loads = self._loads
         loads.active_requests[self.slot] -= 1
         if len(self.keys):
             loads.active.release(self.slot, self.keys)
         loads.open_bookings -= 1
+        if not loads.active_requests[self.slot]:
+            loads.output_blocks[self.slot] = 0.0
 
     def __enter__(self) -> Booking:
         return self
@@ -76,15 +141,23 @@ class Booking:
 
 class LoadTracker:
     """Arrays indexed by slot, int64; `given_up` counts the device blocks that a slot said it evicted. A slot is given
-    back by its owner only when `idle(slot)`."""
+    back by its owner only when `idle(slot)`. `now` is the core's clock at the last decision."""
 
-    def __init__(self, active: ActiveBlocks, slots: int = 64) -> None:
+    def __init__(self, active: ActiveBlocks, slots: int = 64, *, track_output: bool = False) -> None:
         self.active = active
+        self.track_output = track_output
         self.pending = PendingPrefills()
+        self.prefills = PrefillQueues(slots)
         self.active_requests: IntArray = np.zeros(slots, np.int64)
-        self.prefill_tokens: IntArray = np.zeros(slots, np.int64)
         self.given_up: IntArray = np.zeros(slots, np.int64)
+        self.output_blocks: FloatArray = np.zeros(slots)
         self.open_bookings = 0
+        self.now = 0.0
+
+    @property
+    def prefill_tokens(self) -> IntArray:
+        """Uncached tokens of prompts without a first token yet, int64 (slots,), without regard to time."""
+        return self.prefills.tokens
 
     def ensure_slots(self, count: int) -> None:
         """Room for slots 0..count-1."""
@@ -92,8 +165,9 @@ class LoadTracker:
         if missing > 0:
             more = np.zeros(max(missing, len(self.active_requests)), np.int64)
             self.active_requests = np.concatenate([self.active_requests, more])
-            self.prefill_tokens = np.concatenate([self.prefill_tokens, more])
             self.given_up = np.concatenate([self.given_up, more])
+            self.output_blocks = np.concatenate([self.output_blocks, more.astype(np.float64)])
+        self.prefills.ensure_slots(count)
         self.active.ensure_slots(count)
 
     def book(
@@ -103,22 +177,41 @@ class LoadTracker:
         cached_tokens: int,
         keys: npt.NDArray[np.uint64] | None,
         cached_blocks: int = 0,
+        *,
+        expected_s: float = 0.0,
+        block_size: int = 0,
+        expected_output: int | None = None,
     ) -> Booking:
         """Counts a request on `slot`. `keys`: its full prompt blocks, uint64; `cached_tokens`: predicted, a block of
-        a slower tier by its weight; `cached_blocks`: the whole blocks among them."""
+        a slower tier by its weight; `cached_blocks`: the whole blocks among them; `expected_s`: how long its prefill
+        should take, 0 if unknown; `expected_output`: tokens of its answer, if somebody said."""
         keys = _NO_KEYS if keys is None else keys
         prefill = max(prompt_tokens - cached_tokens, 0)
+        alone = not self.prefills.tokens[slot]
         self.active_requests[slot] += 1
-        self.prefill_tokens[slot] += prefill
         if len(keys):
             self.active.acquire(slot, keys)
         self.open_bookings += 1
         ticket = self.pending.add(slot, keys, cached_blocks) if prefill else None
-        return Booking(self, slot, prefill, keys, ticket)
+        prefill_ticket = self.prefills.add(slot, prefill, expected_s, self.now) if prefill else None
+        return Booking(
+            self,
+            slot,
+            prompt_tokens,
+            prefill,
+            keys,
+            ticket,
+            prefill_ticket,
+            block_size=block_size,
+            expected_output=expected_output,
+            alone=alone,
+        )
 
     def decode_blocks(self, slots: IntArray) -> IntArray:
-        """Blocks of live requests on each of `slots`, int64."""
+        """Blocks of live requests on each of `slots`, int64; with output tracking those of generated tokens too."""
         counts: IntArray = self.active.counts()[slots]
+        if self.track_output:
+            counts = counts + np.rint(self.output_blocks[slots]).astype(np.int64)
         return counts
 
     def idle(self, slot: int) -> bool:

@@ -18,6 +18,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import random
 
+    from router.engine_time import EngineTimes
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -150,7 +152,8 @@ class Candidates:
     add behind it, `shared` what a shared store holds beyond the device. Loads are those of the requests already
     booked; `new_blocks` is what this request would add to `decode_blocks` on that row, so that the potential load is
     the sum of the two. `own_prefill_tokens` is the part of `prefill_tokens` that is this request's own prefix, being
-    computed there for another. `taint_factor` multiplies the cost where the request prefers some taints, else None.
+    computed there for another. `taint_factor` multiplies the cost where the request prefers some taints, else None;
+    `times` is there for a policy that needs it.
     """
 
     workers: tuple[str, ...]
@@ -171,6 +174,7 @@ class Candidates:
     block_size: IntArray
     device_class: IntArray
     taint_factor: FloatArray | None = None
+    times: EngineTimes | None = None
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -224,6 +228,7 @@ class Need(StrEnum):
 
     BLOCKS = "blocks"
     LOAD = "load"
+    TIMES = "times"
 
 
 class Policy(Protocol):

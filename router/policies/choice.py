@@ -48,6 +48,17 @@ def sampled(cost: FloatArray, rows: np.ndarray, temperature: float, rng: random.
     return int(rows[min(place, len(rows) - 1)])
 
 
+def chosen(cost: FloatArray, eligible: BoolArray, temperature: float, rng: random.Random) -> tuple[int, Reason]:
+    """The row a cost picks among the eligible ones, and why: the cheapest, or a draw if there is a temperature."""
+    rows = eligible_rows(eligible)
+    if len(rows) == 1:
+        return int(rows[0]), Reason.ONLY_CANDIDATE
+    if temperature > 0:
+        return sampled(cost, rows, temperature, rng), Reason.SAMPLED
+    winner, tied = lowest(cost, rows, rng)
+    return winner, Reason.TIE if tied else Reason.LOWEST_COST
+
+
 def eligible_rows(eligible: BoolArray) -> np.ndarray:
     return np.flatnonzero(eligible)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from router.model import Candidates, Decision, FloatArray, Need, Reason, RouteRequest, Term
-from router.policies.choice import eligible_rows, lowest, sampled
+from router.model import Candidates, Decision, FloatArray, Need, RouteRequest, Term
+from router.policies.choice import chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,7 @@ class Kv:
         cost = terms[0].values + terms[1].values
         for term in terms[2:]:
             cost = cost + term.values
-        rows = eligible_rows(candidates.eligible)
-        if len(rows) == 1:
-            winner, reason = int(rows[0]), Reason.ONLY_CANDIDATE
-        elif weights.router_temperature > 0:
-            winner, reason = sampled(cost, rows, weights.router_temperature, rng), Reason.SAMPLED
-        else:
-            winner, tied = lowest(cost, rows, rng)
-            reason = Reason.TIE if tied else Reason.LOWEST_COST
+        winner, reason = chosen(cost, candidates.eligible, weights.router_temperature, rng)
         return Decision(mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
 
     def terms(
@@ -76,15 +69,7 @@ class Kv:
         block = candidates.block_size.astype(np.float64)
         queued = candidates.prefill_tokens - candidates.own_prefill_tokens
         raw = (queued + request.prompt_tokens) / block
-        credit = weights.overlap_score_credit * candidates.device
-        if weights.overlap_score_credit_decay > 0:
-            credit = credit * _decay(weights.overlap_score_credit_decay, request, candidates, block)
-        if candidates.host.any():
-            credit = credit + weights.host_cache_hit_weight * candidates.host
-        if candidates.disk.any():
-            credit = credit + weights.disk_cache_hit_weight * candidates.disk
-        if candidates.shared.any():
-            credit = credit + weights.shared_cache_multiplier * candidates.shared
+        credit = block_credit(weights, request, candidates, block)
         prefill: FloatArray = weights.prefill_load_scale * np.maximum(raw - credit, 0.0)
         decode = (candidates.decode_blocks + candidates.new_blocks).astype(np.float64)
         terms: tuple[Term, ...] = (Term("prefill", "blocks", prefill), Term("decode", "blocks", decode))
@@ -92,9 +77,28 @@ class Kv:
             active: FloatArray = weights.decode_active_request_weight * candidates.active_requests.astype(np.float64)
             terms = (*terms, Term("active_requests", "blocks", active))
         if candidates.taint_factor is not None:
-            total = sum((term.values for term in terms[1:]), prefill)
-            terms = (*terms, Term("preferred_taints", "blocks", total * (candidates.taint_factor - 1.0)))
+            terms = (*terms, taint_term(terms, candidates.taint_factor))
         return terms
+
+
+def block_credit(weights: KvWeights, request: RouteRequest, candidates: Candidates, block: FloatArray) -> FloatArray:
+    """Blocks of the prompt that each row need not compute, weighted by the tier they are in."""
+    credit: FloatArray = weights.overlap_score_credit * candidates.device.astype(np.float64)
+    if weights.overlap_score_credit_decay > 0:
+        credit = credit * _decay(weights.overlap_score_credit_decay, request, candidates, block)
+    if candidates.host.any():
+        credit = credit + weights.host_cache_hit_weight * candidates.host
+    if candidates.disk.any():
+        credit = credit + weights.disk_cache_hit_weight * candidates.disk
+    if candidates.shared.any():
+        credit = credit + weights.shared_cache_multiplier * candidates.shared
+    return credit
+
+
+def taint_term(terms: tuple[Term, ...], factor: FloatArray) -> Term:
+    """What the preferred taints add to the sum of `terms`, so that it becomes `factor` times as large."""
+    total = sum((term.values for term in terms[1:]), terms[0].values)
+    return Term("preferred_taints", terms[0].unit, total * (factor - 1.0))
 
 
 def _decay(rate: float, request: RouteRequest, candidates: Candidates, block: FloatArray) -> FloatArray:

@@ -9,6 +9,7 @@ from router.policies.device_aware import DeviceAwareWeighted
 from router.policies.direct import Direct
 from router.policies.kv import Kv
 from router.policies.kv_aware import KvAware
+from router.policies.kv_time import KvTime
 from router.policies.least_loaded import LeastLoaded
 from router.policies.plugins import installed, load
 from router.policies.power_of_two import PowerOfTwo
@@ -19,7 +20,7 @@ from router.policies.session import Session
 from router.policies.settings import PolicySettings
 
 MODES: dict[str, Callable[[PolicySettings], Policy]] = {
-    "kv": lambda settings: Kv(settings.weights),
+    "kv": lambda settings: KvTime(settings.weights) if settings.kv_cost == "time" else Kv(settings.weights),
     "random": lambda _settings: RandomChoice(),
     "round-robin": lambda _settings: RoundRobin(),
     "power-of-two": lambda _settings: PowerOfTwo(),

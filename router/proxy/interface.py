@@ -96,9 +96,15 @@ class Leg(Protocol):
     """Extra lines for the request head that the engine gets, each ending in CRLF (`x-request-id`, where absent)."""
     watch: bool
     """Whether the answer carries tokens: look for the first one and for `usage`."""
+    counts: bool = False
+    """Whether to count a stream's items as they pass (`generated`)."""
 
     def first_token(self) -> None:
         """The first item with generated content has arrived (streams), or the whole good answer. At most once."""
+        ...
+
+    def generated(self, items: int) -> None:
+        """So many more items of a stream went by, from the first one with content on; only if `counts`."""
         ...
 
     def usage(self, usage: Usage) -> None:

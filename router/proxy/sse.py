@@ -56,15 +56,21 @@ def has_content(document: bytes) -> bool:
     return isinstance(kind, str) and (kind == "content_block_delta" or kind.endswith(".delta"))
 
 
+def items_in(lines: bytes) -> int:
+    """Events in whole lines of a stream, the end mark left out: about one a generated token."""
+    return lines.count(b"\ndata:") + lines.startswith(b"data:") - (b"data: [DONE]" in lines)
+
+
 class StreamWatcher:
     """Watches `text/event-stream`."""
 
-    __slots__ = ("_first", "_last", "_leg", "_line", "_started", "complete")
+    __slots__ = ("_counts", "_first", "_last", "_leg", "_line", "_started", "complete")
 
     def __init__(self, leg: Leg) -> None:
         self.complete = True
         """False once a line was too long to be followed."""
         self._leg = leg
+        self._counts = leg.counts
         self._started = False
         self._line = bytearray()
         self._first: Usage | None = None
@@ -73,12 +79,18 @@ class StreamWatcher:
     def feed(self, data: bytes) -> None:
         line = self._line
         if self._started and not line and data.endswith(b"\n"):
+            if self._counts:
+                self._leg.generated(items_in(data))
             if _USAGE in data:
                 self._lines(data)
             return
         cut = data.rfind(b"\n") + 1
         if cut:
-            self._lines(bytes(line + data[:cut]) if line else data[:cut])
+            whole = bytes(line + data[:cut]) if line else data[:cut]
+            started = self._started
+            first = self._lines(whole)
+            if self._counts and self._started:
+                self._leg.generated(items_in(whole) if started else items_in(whole[first:]))
             line.clear()
             data = data[cut:]
         line += data
@@ -94,22 +106,28 @@ class StreamWatcher:
         if usage is not None:
             self._leg.usage(usage)
 
-    def _lines(self, block: bytes) -> None:
-        """Look at whole lines: is there content, if there was none yet; is there usage."""
+    def _lines(self, block: bytes) -> int:
+        """Look at whole lines: is there content, if there was none yet; is there usage.
+
+        Returns where in the block the first line with content begins, if it is the stream's first.
+        """
+        first = at = 0
         if self._started and _USAGE not in block:
-            return
+            return first
         for line in block.split(b"\n"):
+            begins, at = at, at + len(line) + 1
             if not line.startswith(b"data:"):
                 continue
             document = line[5:]
             if not self._started and has_content(document):
-                self._started = True
+                self._started, first = True, begins
                 self._leg.first_token()
             if _USAGE in document and not any(absent in document for absent in _NO_USAGE):
                 if self._first is None:
                     self._first = decode_usage(document)
                 else:
                     self._last = document
+        return first
 
 
 class JsonWatcher:

@@ -82,3 +82,57 @@ def test_load_is_zero_after_any_order_of_first_tokens_and_releases(steps: list[t
     assert loads.prefill_tokens.sum() == 0
     assert loads.decode_blocks(SLOTS).sum() == 0
     assert loads.open_bookings == 0
+
+
+def tracked() -> LoadTracker:
+    return LoadTracker(ActiveBlocks(), track_output=True)
+
+
+def blocks(loads: LoadTracker) -> int:
+    return int(loads.decode_blocks(np.array([0]))[0])
+
+
+def test_every_block_that_a_chunk_crosses_is_counted() -> None:
+    """A prompt of 40 in blocks of 16 ends in block 3; 8 more tokens fill it, 33 more open three others."""
+    loads = tracked()
+    booking = loads.book(0, 40, 0, keys(1, 2), block_size=16)
+    booking.generated(8)
+    assert blocks(loads) == 2
+    booking.generated(33)
+    assert blocks(loads) == 2 + 3
+
+
+def test_with_an_expected_length_output_weighs_less_as_it_comes_near() -> None:
+    """Of 160 expected tokens 80 have come: 5 blocks weigh 2.5, of 128 8 blocks weigh 1.6."""
+    loads = tracked()
+    booking = loads.book(0, 16, 0, keys(1), block_size=16, expected_output=160)
+    booking.generated(80)
+    assert loads.output_blocks[0] == 2.5
+    booking.generated(48)
+    assert abs(loads.output_blocks[0] - 8 * 0.2) < 1e-9
+
+
+def test_an_expectation_that_proves_too_short_is_doubled() -> None:
+    """100 tokens where 64 were expected: 7 blocks at 1 - 100/128."""
+    loads = tracked()
+    booking = loads.book(0, 16, 0, keys(1), block_size=16, expected_output=64)
+    booking.generated(100)
+    assert abs(loads.output_blocks[0] - 7 * (1 - 100 / 128)) < 1e-9
+
+
+def test_output_is_given_back_with_the_booking() -> None:
+    loads = tracked()
+    first, second = (loads.book(0, 16, 0, keys(1), block_size=16) for _ in range(2))
+    first.generated(50)
+    second.generated(20)
+    first.release()
+    first.generated(50)
+    assert blocks(loads) == 1 + 2
+    second.release()
+    assert (blocks(loads), float(loads.output_blocks[0])) == (0, 0.0)
+
+
+def test_without_tracking_output_counts_nothing() -> None:
+    loads = LoadTracker(ActiveBlocks())
+    loads.book(0, 16, 0, keys(1), block_size=16).generated(100)
+    assert blocks(loads) == 1

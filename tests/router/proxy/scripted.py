@@ -209,6 +209,8 @@ class Ticket:
     head_lines: bytes = b"x-kvctl-worker: w1\r\n"
     upstream_lines: bytes = b""
     watch: bool = True
+    counts: bool = False
+    items: int = 0
     tokens: int = 0
     used: list[Usage] = field(default_factory=list)
     ends: list[tuple[Outcome, int]] = field(default_factory=list)
@@ -216,6 +218,9 @@ class Ticket:
 
     def first_token(self) -> None:
         self.tokens += 1
+
+    def generated(self, items: int) -> None:
+        self.items += items
 
     def usage(self, usage: Usage) -> None:
         self.used.append(usage)

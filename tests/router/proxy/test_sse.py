@@ -208,3 +208,21 @@ def test_compressed_answer_has_its_first_token_at_its_first_byte() -> None:
     watcher.feed(b"\x1f\x8b")
     watcher.feed(b"\x08")
     assert leg.tokens == 1
+
+
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("step", [1, 7, 64, 1 << 20])
+def test_items_are_counted_from_the_first_content_on_at_any_split(step: int, eol: bytes) -> None:
+    role, texts = chat(role="assistant", content=""), [chat(content=f"data: {n}\n") for n in range(5)]
+    stream = b": note" + eol + eol + events(role, *texts, "[DONE]", eol=eol)
+    leg = ticket()
+    leg.counts = True
+    watcher = watch(leg, SSE, encoded=False)
+    for at in range(0, len(stream), step):
+        watcher.feed(stream[at : at + step])
+    watcher.end(True)
+    assert (leg.items, leg.tokens) == (5, 1)
+
+
+def test_nothing_is_counted_for_a_leg_that_does_not_ask() -> None:
+    assert followed(events(chat(content="a"), chat(content="b"), "[DONE]")).items == 0
