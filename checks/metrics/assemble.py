@@ -59,10 +59,8 @@ class Assembly:
     _found: dict[tuple[str, str], dict[tuple[int, str], dict[Labels, dict[Labels, _Found]]]] = field(
         default_factory=dict
     )
-    _spellings: dict[str, Spelling] = field(default_factory=dict)
 
     def add(self, spelled: str, spelling: Spelling, rows: Iterable[Row], *, increase: bool) -> None:
-        self._spellings[spelled] = spelling
         for row in rows:
             member, number = self.scope.member_of(row.metric), row.number()
             if member is None or number is None:
@@ -102,10 +100,6 @@ class Assembly:
                 )
                 out.setdefault(canonical, []).append(sample)
         return {name: tuple(found) for name, found in out.items()}
-
-    @property
-    def mangled(self) -> bool:
-        return any(spelling.mangled for spelling in self._spellings.values())
 
 
 def targets_of(

@@ -188,7 +188,7 @@ class PrometheusServer:
         once_more = Retry(
             total=1,
             connect=0,
-            read=0,
+            read=False,
             status_forcelist=(429, 503),
             backoff_factor=0.5,
             respect_retry_after_header=False,
