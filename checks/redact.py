@@ -13,8 +13,8 @@ MASK = "***"
 
 _ESCAPES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    "|(?:\x1b\\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\\\|\x9c)"  # OSC: titles, links, clipboard
-    "|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c\n]*(?:\x1b\\\\|\x9c)"  # DCS, SOS, PM, APC
+    "|(?:\x1b\\]|\x9d)[^\x07\x1b\x90-\x9f\n]*(?:\x07|\x1b\\\\|\x9c)"  # OSC: titles, links, clipboard
+    "|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x90-\x9f\n]*(?:\x1b\\\\|\x9c)"  # DCS, SOS, PM, APC
     "|\x1b[ -/]*[0-~]"
 )
 _COLOURS = tuple(f"\x1b[{code}m" for code in ("0", "3", "1", "36", "32;20", "33;20", "31;20", "31;1"))
@@ -60,7 +60,7 @@ _KEYS = re.compile(
 )
 _BEARER = re.compile(r"\b((?:Bearer|Basic) {1,4})[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
 _HEADER = re.compile(rf"((?:authorization|cookie){_ENDS})({_QUOTED}|[^\n'\"}}]+)", re.IGNORECASE)
-_SETTING = re.compile(rf"({_KEY_NAMES}{_ENDS})({_QUOTED}|\[[^\]\n]*\]|[^\s,;&)}}\]'\"\\]+)", re.IGNORECASE)
+_SETTING = re.compile(rf"({_KEY_NAMES}{_ENDS})({_QUOTED}|\[[^\]\n]*\]?|[^\s,;&)}}\]'\"\\]+)", re.IGNORECASE)
 _OPTION = re.compile(
     rf"(--[\w-]{{0,40}}?{_KEY_NAMES}(?:['\"], {{0,4}}| {{1,4}}))({_QUOTED}|[^\s,;)}}\]'\"-][^\s,;)}}\]'\"]*)",
     re.IGNORECASE,
