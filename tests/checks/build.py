@@ -145,6 +145,12 @@ def version_text(lmcache: str, vllm: str = "0.19.1", role: str = "WORKER") -> st
     )
 
 
+def said(message: str, level: str = "INFO", *, at: float | None = None, source: str = "engine.py:1:lmcache.v1") -> str:
+    """A line of LMCache as a container prints it; with the kubelet's timestamp where `at` (epoch seconds) is given."""
+    stamp = "" if at is None else f"{kubelet_time(at)} "
+    return f"{stamp}[2026-08-01 10:00:30,120] LMCache {level}: {message} ({source})\n"
+
+
 def stamped(text: str, *, start: float = STARTED, step: float = 1.0) -> str:
     """The text with a kubelet timestamp before each line, `step` seconds apart, beginning at `start`."""
     lines = dedent(text).strip("\n").split("\n")

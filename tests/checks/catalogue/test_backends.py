@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from checks.metrics.view import Sample
 from checks.model import Reason, Stack, Status
 from checks.snapshot import Snapshot
 from tests.checks.build import NOW, kubelet_time, only, router, sample, snapshot, statuses, worker
@@ -9,17 +10,17 @@ from tests.checks.build import NOW, kubelet_time, only, router, sample, snapshot
 CONNECTOR = ("--kv-transfer-config", '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}')
 REDIS = {"LMCACHE_REMOTE_URL": "redis://redis.prod.svc:6379"}
 HYPERPOD = {"LMCACHE_REMOTE_URL": "sagemaker-hyperpod://10.0.0.5:9200"}
-CONNECTED = "LMCache INFO: Connected to remote storage at redis://redis.prod.svc:6379 (remote_backend.py:84:lmcache.v1.storage_backend.remote_backend)"
-FAILED = "LMCache WARNING: Remote connection failed in contains: Connection reset by peer (remote_backend.py:1:lmcache.v1.storage_backend.remote_backend)"
-REQUEST = "LMCache INFO: Reqid: cmpl-1-0, Total tokens 713, LMCache hit tokens: 512, need to load: 0 (vllm_v1_adapter.py:1:lmcache.integration.vllm.vllm_v1_adapter)"
+CONNECTED = "LMCache INFO: Connected to remote storage at redis://redis.prod.svc:6379 (a.py:1:b)"
+FAILED = "LMCache WARNING: Remote connection failed in contains: Connection reset by peer (a.py:1:b)"
+REQUEST = "LMCache INFO: Reqid: cmpl-1-0, Total tokens 713, LMCache hit tokens: 512, need to load: 0 (a.py:1:b)"
 SHM_MISSING = """\
-[2026-08-01 10:20:00,000] LMCache ERROR: Failed to initialize LMCacheManager components: Traceback (most recent call last):
+[2026-08-01 10:20:00,000] LMCache ERROR: Failed during post_init: Traceback (most recent call last):
   File "/opt/lmcache/v1/storage_backend/connector/sagemaker_hyperpod_connector.py", line 1, in open
 FileNotFoundError: Shared memory segment 'ai_toolkit_cache' not found. Ensure ai-toolkit daemon is running.
 . System will operate in degraded mode (recompute). (manager.py:107:lmcache.v1.manager)
 """
-SHM_OPENED = "LMCache INFO: Shared memory opened: ai_toolkit_cache (sagemaker_hyperpod_connector.py:1:lmcache.v1.storage_backend)"
-HTTP = "LMCache WARNING: HTTP GET timeout for key x (sagemaker_hyperpod_connector.py:1:lmcache.v1.storage_backend)"
+SHM_OPENED = "LMCache INFO: Shared memory opened: ai_toolkit_cache (a.py:1:b)"
+HTTP = "LMCache WARNING: HTTP GET timeout for key x (a.py:1:b)"
 
 
 def ago(seconds: float, message: str) -> str:
@@ -27,7 +28,9 @@ def ago(seconds: float, message: str) -> str:
     return f"{kubelet_time(NOW - seconds)} [2026-08-01 10:20:00,000] {message}\n"
 
 
-def of(*lines: str, samples: tuple = (), stack: Stack = Stack.PRODUCTION_STACK, **more: object) -> Snapshot:  # type: ignore[type-arg]
+def of(
+    *lines: str, samples: tuple[Sample, ...] = (), stack: Stack = Stack.PRODUCTION_STACK, **more: object
+) -> Snapshot:
     more = {"args": CONNECTOR, "env": REDIS, **more}
     return snapshot(worker(log="".join(lines), **more), samples=samples, stack=stack)  # type: ignore[arg-type]
 
@@ -74,7 +77,7 @@ class TestSecondTier:
         [
             FAILED,
             "LMCache WARNING: Connection is None in contains, returning False (a.py:1:b)",
-            "LMCache WARNING: Failed to initialize/re-establish remote connection: [Errno 111] Connection refused (a.py:1:b)",
+            "LMCache WARNING: Failed to initialize/re-establish remote connection: Connection refused (a.py:1:b)",
             "LMCache WARNING: Connection will not be re-established yet (a.py:1:b)",
             "LMCache WARNING: Error occurred in get_blocking: boom (a.py:1:b)",
             "LMCache ERROR: Put task failed for key k: [Errno 32] Broken pipe (a.py:1:b)",

@@ -124,7 +124,7 @@ class TestTimes:
 
 
 class TestLost:
-    BAD = "LMCache ERROR: Heartbeat timeout occurred, recreating socket. Error: Resource temporarily unavailable (a.py:1:b)"
+    BAD = "LMCache ERROR: Heartbeat timeout occurred, recreating socket. Error: try again (a.py:1:b)"
     OTHER = "LMCache ERROR: Error during heartbeat: boom (a.py:1:b)"
     GOOD = "LMCache INFO: Received heartbeat response with 2 frames (a.py:1:b)"
 

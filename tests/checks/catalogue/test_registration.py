@@ -102,7 +102,7 @@ class TestCount:
         assert statuses("KV201", snapshot(big, r(), samples=[gauge])) == {"fleet": Status.PASS}
 
     def test_a_model_with_latent_attention_registers_one_rank(self) -> None:
-        shape = "LMCache INFO: num_layer: 2, chunk_size: 64, num_kv_head (per gpu): 1, use mla: True, kv shape: x (a.py:1:b)"
+        shape = "LMCache INFO: num_layer: 2, chunk_size: 64, head_size: 8, use mla: True, kv shape: x (a.py:1:b)"
         big = w(args=(*CONNECTOR, "-tp", "8"), log=line(shape))
         gauge = sample("controller_registered_workers", 1, "prod/router-0")
         assert statuses("KV201", snapshot(big, r(), samples=[gauge])) == {"fleet": Status.PASS}
@@ -256,7 +256,7 @@ class TestWorkerSide:
         "text",
         [
             "LMCache ERROR: Failed to register with controller: Resource temporarily unavailable (a.py:1:b)",
-            "LMCache ERROR: Instance i-0, worker 0 error: 'LMCacheWorker' object has no attribute 'req_socket' (a.py:1:b)",
+            "LMCache ERROR: Instance i-0, worker 0 error: no attribute 'req_socket' (a.py:1:b)",
         ],
     )
     def test_a_failed_registration_fails_with_its_reason(self, text: str) -> None:
