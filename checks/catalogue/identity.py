@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from checks.evidence import env
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, failed, passed, skipped, warned
-from checks.sharing import defaults_known, in_process_workers, key_sharers, kvaware
+from checks.sharing import configured, defaults_known, in_process_workers, key_sharers, kvaware
 from checks.snapshot import Member, Role, Snapshot
 
 SEED = "PYTHONHASHSEED"
@@ -166,8 +166,8 @@ def _algorithm(snapshot: Snapshot, worker: Member) -> tuple[str | None, tuple[Ev
     if log is not None and (match := log.last("lmcache-hash-algorithm", "lmcache-hash-loaded")) is not None:
         return match["algorithm"], (log.evidence(match),)
     config = snapshot.lmcache_config(worker)
-    if configured := config.get(ALGORITHM):
-        return str(configured), (configured(worker, ALGORITHM, configured),)
+    if told := config.get(ALGORITHM):
+        return str(told), (configured(worker, ALGORITHM, told),)
     if not defaults_known(snapshot, worker, config, ALGORITHM):
         return None, ()
     return BUILTIN, (Evidence("env", worker.key, f"{ALGORITHM} is not set: {BUILTIN} by default"),)
