@@ -156,6 +156,8 @@ def _healthy(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
         yield warned("LMCache was unhealthy for a time and recovered", target, *shown)
     elif last is not None or gauge:
         yield passed("LMCache calls itself healthy", target, *shown)
+    elif log is not None and log.has(*INIT_FAILURES):
+        yield skipped(Reason.NOT_APPLICABLE, "LMCache did not start (KV302), so nothing watches it", target)
     else:
         version = snapshot.lmcache_version(worker)
         why = worker.why_absence_proves_nothing(snapshot.patterns["lmcache-unhealthy"], version)

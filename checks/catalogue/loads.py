@@ -46,8 +46,11 @@ def _cpu_buffer(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
             yield warned(f"the CPU buffer has no room for what is stored ({count})", target, *shown)
         return
     why = why_quiet(worker, snapshot.patterns["lmcache-no-eviction"], snapshot)
-    if evictions or why is None:
-        yield passed("the CPU buffer takes what is stored", target, *shown)
+    stores = [] if worker.log is None else recent(snapshot, worker.log, "lmcache-stored")
+    if evictions or (why is None and stores):
+        yield passed("the CPU buffer takes what is stored", target, *(shown or last_line(worker, stores)))
+    elif why is None:
+        yield skipped(Reason.NO_TRAFFIC, "nothing was stored", target)
     else:
         yield skipped(why, "neither metrics nor the log can show the CPU buffer", target)
 

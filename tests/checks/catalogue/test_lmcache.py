@@ -259,6 +259,9 @@ class TestHealth:
     def test_a_complete_silent_log_passes(self) -> None:
         assert status("KV303", WORKER.format("0.4.3")) is Status.PASS
 
+    def test_an_lmcache_that_did_not_start_has_no_health(self) -> None:
+        assert reason("KV303", ONE_LINE_FAILURE.format("boom") + WORKER.format("0.4.3")) is Reason.NOT_APPLICABLE
+
     def test_a_version_without_a_monitor_is_not_judged(self) -> None:
         assert reason("KV303", WORKER.format("0.3.11")) is Reason.NOT_APPLICABLE
 

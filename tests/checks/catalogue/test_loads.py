@@ -13,6 +13,7 @@ FULL = "LMCache WARNING: No eviction candidates found in local cpu backend (a.py
 SHORT = "LMCache ERROR: The number of retrieved tokens is less than the expected number of tokens (a.py:1:b)"
 LOST = "LMCache WARNING: failed to load 256 tokens across 16 blocks (a.py:1:b)"
 LOADED = "LMCache INFO: [req_id=r] Retrieved 512 out of 512 required tokens (from 713 total tokens) (a.py:1:b)"
+STORED = "LMCache INFO: [req_id=r] Stored 512 out of total 713 tokens. size: 0.0625 GB (a.py:1:b)"
 REQUEST = "LMCache INFO: Reqid: cmpl-1-0, Total tokens 713, LMCache hit tokens: 512, need to load: 0 (a.py:1:b)"
 DIFFER = "LMCache WARNING: Lookup results (number of hit tokens) differ across (TP and PP) ranks: [0, 256] (a.py:1:b)"
 CHECK_IDS = ("KV313", "KV314", "KV315", "KV316")
@@ -61,10 +62,13 @@ class TestBuffer:
         assert status("KV313", *(ago(100 - at, FULL) for at in range(10))) is Status.WARN
 
     def test_ten_lines_in_ten_minutes_pass(self) -> None:
-        assert status("KV313", *(ago(700 - 65 * at, FULL) for at in range(10))) is Status.PASS
+        assert status("KV313", *(ago(700 - 65 * at, FULL) for at in range(10)), ago(30, STORED)) is Status.PASS
 
     def test_lines_before_the_window_do_not_count(self) -> None:
-        assert status("KV313", *(ago(1200 - at, FULL) for at in range(20)), ago(30, REQUEST)) is Status.PASS
+        assert status("KV313", *(ago(1200 - at, FULL) for at in range(20)), ago(30, STORED)) is Status.PASS
+
+    def test_without_stores_there_is_no_traffic(self) -> None:
+        assert reason("KV313", ago(30, REQUEST)) is Reason.NO_TRAFFIC
 
     def test_failed_evictions_are_a_warning(self) -> None:
         assert status("KV313", samples=(sample("lmcache_local_cpu_evict_failed", 7, increase=2),)) is Status.WARN
