@@ -355,5 +355,5 @@ def _redacted(messages: list[str]) -> list[str]:
     """`redact` of each; those without a suspicious line are not looked at one by one."""
     ends = list(accumulate(len(message) + 1 for message in messages))
     for index in {bisect_right(ends, start) for start, _ in suspects("\n".join(messages))}:
-        messages[index] = redact(messages[index])
+        messages[index] = redact(messages[index])[:RECORD_CHARACTERS]
     return messages
