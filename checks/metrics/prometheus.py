@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CONCURRENCY = 4
 BUDGET_S = 60.0
 """For all queries of a run; what is not asked by then is left out and said so."""
+SCRAPES_IN_WINDOW = 4
+"""Growth over fewer scrapes is mostly guessed at the window's ends."""
 
 
 @dataclass(slots=True)
@@ -129,7 +131,7 @@ def from_prometheus(
         mangled=any(aliases.by_spelling[one.spelled].mangled for found in samples.values() for one in found),
         by_member=scope.by_member,
     )
-    return metrics, ask.unread()
+    return metrics, (*ask.unread(), *_too_short(metrics, window_s))
 
 
 def _scope(
@@ -146,6 +148,14 @@ def _scope(
         if targets.place:
             return targets, True
     return scope, bool(rows)
+
+
+def _too_short(metrics: Metrics, window_s: float) -> tuple[Unread, ...]:
+    interval = metrics.scrape_interval_s
+    if interval is None or window_s >= SCRAPES_IN_WINDOW * interval:
+        return ()
+    message = f"Prometheus scrapes every {interval:g} s: a window of {metrics.window} is too short for growth"
+    return (Unread("growth over the window", Reason.NO_DATA, f"{message}; give --window {interval * 8:.0f}s or more"),)
 
 
 def _restarted(scope: Scope, rows: Iterable[Row]) -> set[str]:

@@ -58,7 +58,10 @@ class Exposition:
 
 
 def parse(text: str, wanted: Container[str] | None = None) -> Exposition:
-    """The samples whose names are in `wanted` (None: all) in the order of the page, and the names of all families."""
+    """The samples whose names are in `wanted` (None: all) in the order of the page, and the names of all families.
+
+    Of a name that is not wanted only the first line is looked at closely.
+    """
     if len(text) > PAGE_CHARACTERS:
         return Exposition(problem=Reason.PARSE, message=f"the page is larger than {PAGE_CHARACTERS >> 20} MiB")
     series: list[Series] = []
@@ -71,6 +74,9 @@ def parse(text: str, wanted: Container[str] | None = None) -> Exposition:
             parts = line.split(None, 3)
             if len(parts) > 2 and parts[1] in ("HELP", "TYPE"):
                 told.add(parts[2])
+            continue
+        if wanted is not None and (name := line.partition("{")[0]) in names and name not in wanted:
+            readable += 1
             continue
         match = _SAMPLE.fullmatch(line) if len(line) <= LINE_CHARACTERS else None
         value = None if match is None else _number(match[3])

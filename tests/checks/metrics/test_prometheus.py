@@ -109,3 +109,14 @@ def test_an_error_of_our_own_is_not_hidden() -> None:
 
     with pytest.raises(Bug):
         from_prometheus(Tape.live(), Scripted(broken), [MEMBER])
+
+
+@pytest.mark.parametrize(("every", "told"), [(15, 0), (240, 1)])
+def test_a_window_shorter_than_four_scrapes_is_told(every: int, told: int) -> None:
+    def raw(query: str) -> Answer:
+        if query.endswith("[5m]"):
+            return rows([{"metric": {}, "values": [[0, "1"], [every, "1"]]}])
+        return rows(ANCHOR) if "timestamp" in query else fleet(query)
+
+    _, unread = from_prometheus(Tape.live(), Scripted(raw), [MEMBER], window_s=900.0)
+    assert ["--window 1920s" in one.message for one in unread] == [True] * told
