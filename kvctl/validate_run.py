@@ -6,11 +6,14 @@ Reads the system through `checks.collect`; writes the report to stdout, progress
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -91,6 +94,9 @@ def check_sources(request: CollectRequest, *, record: Path | None, replay: Path 
         for url in urls:
             if url and not url.startswith(("http://", "https://")):
                 raise Problem(f"{name} is a URL such as http://10.0.0.1:8000, not {url!r}")
+    for one in request.log_files:
+        if not Path(one.path).exists() or Path(one.path).is_dir():
+            raise Problem(f"--log {one.role}: there is no file {one.path}")
     direct = not request.cluster
     for flag, given in (
         ("--namespace", request.namespace),
@@ -132,13 +138,16 @@ def run(
         raise Problem(str(error)) from None
     until = None if wait_s is None else time.monotonic() + wait_s
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    interrupted = _listen_for_interrupt()
     while True:
         left = 0.0 if until is None else max(until - time.monotonic(), 0.0)
         try:
             diagnosis = _once(request, checks, rules, record, replay, errors, quiet=report.quiet)
         except SourceError as error:
+            if interrupted.is_set():
+                raise Problem("interrupted before anything had answered", code=EXIT_INTERRUPTED) from None
             if not left:
-                raise Problem(str(error), code=UNREACHABLE) from None
+                raise Problem(_with_way_out(str(error), request), code=UNREACHABLE) from None
             _again(errors, str(error), left, quiet=report.quiet)
             continue
         except (RecordingError, RequestError) as error:
@@ -191,6 +200,28 @@ def _progress(errors: Console, *, quiet: bool) -> Iterator[Progress]:
             line.update(f"{what}: {done} of {total}" if total else what)
 
         yield told
+
+
+def _listen_for_interrupt() -> threading.Event:
+    """Set by Ctrl-C, which otherwise does what it always does."""
+    heard = threading.Event()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        heard.set()
+        signal.default_int_handler(number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, told)
+    return heard
+
+
+def _with_way_out(message: str, request: CollectRequest) -> str:
+    """Why nothing could be looked at, and what else to try."""
+    if "--" in message:
+        return message
+    other = "another URL" if not request.cluster else "--context, --kubeconfig, or --router URL --worker URL without it"
+    context = f" (context {request.context})" if request.context else ""
+    return f"{message.rstrip('.')}{context}; try {other}"
 
 
 def _again(errors: Console, why: str, left: float, *, quiet: bool) -> None:

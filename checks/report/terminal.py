@@ -48,7 +48,7 @@ _MISSING = (
     (Reason.NO_TRAFFIC, "First: send some traffic and run it again, or let it send a little itself with --probe."),
     (
         Reason.LOG_TRUNCATED,
-        "First: restart one worker and run it again within five minutes: the lines that tell are no longer in the logs.",
+        "First: restart one worker and run it again within five minutes: the lines that tell are gone from the logs.",
     ),
     (None, "First: give it more to read: the cluster, or --router, --worker and --log for each process."),
 )
