@@ -137,11 +137,17 @@ def switched_on(config: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def config_unread(member: Member, config: Mapping[str, Any], name: str) -> bool:
-    """LMCache's value of `name` stands where it was not read: a file, a Secret, or an unread ConfigMap."""
+    """LMCache's value of `name` stands where it was not read: a file, a Secret, a ConfigMap, another machine."""
     if member.env_unread(f"LMCACHE_{name.upper()}"):
         return True
     printed = member.log is not None and member.log.has("lmcache-configuration")
-    return name not in config and not printed and "LMCACHE_CONFIG_FILE" in member.container.env
+    elsewhere = "LMCACHE_CONFIG_FILE" in member.container.env or not (member.container.env or member.container.args)
+    return name not in config and not printed and elsewhere
+
+
+def arguments_known(member: Member) -> bool:
+    """vLLM's arguments are known: from the pod, or because vLLM printed those that are not defaults."""
+    return bool(member.container.args) or (member.log is not None and member.log.has("vllm-args"))
 
 
 def numbers(value: object) -> tuple[str, ...]:

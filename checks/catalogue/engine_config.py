@@ -27,6 +27,7 @@ from checks.model import (
 from checks.serving import (
     MP_CONNECTOR,
     Transfer,
+    arguments_known,
     block_tokens,
     chunk_tokens,
     max_model_len,
@@ -93,7 +94,7 @@ def _connector(snapshot: Snapshot, worker: Member, found: Transfer | None) -> Fi
     if found is not None and found.problem:
         return failed(found.problem, worker.target, evidence)
     if found is None:
-        if not worker.container.args and not worker.container.env:
+        if not arguments_known(worker) and not worker.container.env:
             return skipped(Reason.NO_DATA, "the worker's arguments are not known", worker.target)
         meant = next((name for name in sorted(worker.container.env) if name.startswith("LMCACHE_")), None)
         if snapshot.lmcache_active(worker) and meant is not None:
@@ -101,7 +102,7 @@ def _connector(snapshot: Snapshot, worker: Member, found: Transfer | None) -> Fi
             return failed(message, worker.target, env(worker, meant), evidence)
         if snapshot.lmcache_active(worker):
             return skipped(Reason.NO_DATA, "LMCache runs; its connector stands where it was not read", worker.target)
-        if kvaware and worker.container.args:
+        if kvaware and arguments_known(worker):
             return failed("kvaware without LMCache on the worker: nothing registers", worker.target, evidence)
         return skipped(Reason.NOT_APPLICABLE, "LMCache is not configured on this worker", worker.target)
     if kvaware and found.multi_process:
@@ -150,7 +151,7 @@ def _caches_prefixes(snapshot: Snapshot, worker: Member) -> tuple[bool | None, E
         return told == "True", Evidence("log", worker.key, f"vLLM's arguments: enable_prefix_caching {told}")
     if worker.env("VLLM_USE_V1") == "0":
         return False, env(worker, "VLLM_USE_V1")
-    return (True if worker.container.args else None), off
+    return (True if arguments_known(worker) else None), off
 
 
 def lengths(snapshot: Snapshot) -> Iterator[Finding]:

@@ -112,6 +112,10 @@ def test_a_configuration_that_was_not_read_is_not_judged(env: dict[str, str]) ->
     assert only("KV110", engine(env=env)).reason is Reason.NO_DATA
 
 
+def test_a_process_known_by_its_log_alone_is_not_judged_by_defaults() -> None:
+    assert only("KV110", snapshot(worker(version_line="0.4.3"))).reason is Reason.NO_DATA
+
+
 def test_a_configuration_file_that_was_printed_is_judged() -> None:
     log = configuration("{'local_cpu': False}")
     assert only("KV110", engine(log=log, env={"LMCACHE_CONFIG_FILE": "/etc/lmcache.yaml"})).status is Status.FAIL

@@ -169,6 +169,12 @@ def test_another_connector_without_lmcache_is_not_judged() -> None:
     assert only("KV141", fleet(worker(args=args), strategy="session")).reason is Reason.NOT_APPLICABLE
 
 
+def test_arguments_that_vllm_printed_without_a_connector_are_known() -> None:
+    line = vllm_line("non-default args: {'model': 'm'}")
+    assert only("KV141", snapshot(worker(log=line))).reason is Reason.NOT_APPLICABLE
+    assert only("KV142", snapshot(worker(log=line))).status is Status.PASS
+
+
 def test_unknown_arguments_are_not_judged() -> None:
     assert only("KV141", fleet(worker())).reason is Reason.NO_DATA
 
