@@ -68,7 +68,7 @@ def prometheus_binary() -> str:
         done = subprocess.run(["bash", str(SCRIPT), "prometheus"], capture_output=True, text=True, timeout=300)
         found = shutil.which("prometheus")
         if found is None:
-            why = f"no prometheus: {done.stderr.strip()[-300:]}"
+            why = f"no prometheus: {done.stderr.strip()[-300:] or 'it is installed, but not on PATH'}"
             (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     return found
 
