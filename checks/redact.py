@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 MASK = "***"
+_PASSES = 4
 
 _ESCAPES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
@@ -56,7 +57,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _CREDENTIALS = re.compile(r"://(?:[^\s/'\"@]*@|[^\s/@'\":]*:(?!\d{1,5}(?:/|[\s'\"]))[^\s'\"@]{1,512}@)+")
 _KEYS = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:hf_|gh[pousr]_|glpat-|nvapi-)[A-Za-z0-9-]{8,}(?!\w|['\"]? ?[:=])|sk-[A-Za-z0-9_-]{8,}"
-    r"|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Z0-9]))"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}(?!\w))"
 )
 _BEARER = re.compile(r"\b((?:Bearer|Basic) {1,4})[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
 _HEADER = re.compile(rf"((?:authorization|cookie){_ENDS})({_QUOTED}|[^\n'\"}}]+)", re.IGNORECASE)
@@ -123,13 +124,19 @@ def suspects(text: str) -> list[tuple[int, int]]:
 
 
 def _redact_line(line: str) -> str:
-    line = _CREDENTIALS.sub(f"://{MASK}@", line)
-    line = _KEYS.sub(MASK, line)
-    line = _BEARER.sub(rf"\g<1>{MASK}", line)
-    line = _HEADER.sub(_masked, line)
-    line = _SETTING.sub(_masked, line)
-    line = _OPTION.sub(_masked, line)
-    return _PROMPT.sub(_masked, line)
+    """All rules, until they change nothing more: a mask may join what stood apart."""
+    for _ in range(_PASSES):
+        before = line
+        line = _CREDENTIALS.sub(f"://{MASK}@", line)
+        line = _KEYS.sub(MASK, line)
+        line = _BEARER.sub(rf"\g<1>{MASK}", line)
+        line = _HEADER.sub(_masked, line)
+        line = _SETTING.sub(_masked, line)
+        line = _OPTION.sub(_masked, line)
+        line = _PROMPT.sub(_masked, line)
+        if line == before:
+            break
+    return line
 
 
 def _masked(match: re.Match[str]) -> str:
