@@ -143,7 +143,12 @@ def endpoint_of(snapshot: Snapshot, worker: Member) -> Endpoint | None:
 
 def workers_of(snapshot: Snapshot, endpoint: Endpoint) -> tuple[Member, ...]:
     """Workers that belong to one resource, as `endpoint_of` says."""
-    return tuple(worker for worker in snapshot.workers if endpoint_of(snapshot, worker) == endpoint)
+    only = len(endpoints(snapshot)) == 1
+    return tuple(
+        worker
+        for worker in snapshot.workers
+        if (worker.namespace == endpoint.namespace if only else endpoint.owns(worker))
+    )
 
 
 @dataclass(frozen=True, slots=True)
