@@ -110,16 +110,21 @@ def heartbeats_lost(snapshot: Snapshot) -> Iterator[Finding]:
     if why := why_not_used(snapshot):
         yield skipped(Reason.NOT_APPLICABLE, why)
         return
-    yield from each_worker(snapshot, _lost)
+    books = Registrations.of(snapshot)
+    yield from each_worker(snapshot, lambda of, worker: _lost(of, worker, books))
 
 
-def _lost(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
+def _lost(snapshot: Snapshot, worker: Member, books: Registrations) -> Iterator[Finding]:
     target, log = worker.target, worker.log
     lines = [] if log is None else recent(snapshot, log, *_BEATS_FAILED, "lmcache-heartbeat-answered")
     bad = [line for line in lines if line.pattern in _BEATS_FAILED]
     if log is not None and bad:
         row = _in_a_row(snapshot, worker, lines)
-        if row >= snapshot.thresholds.heartbeat_failures_fail:
+        dropped = next((one for one in books.about(snapshot, worker) if one.reaped and not one.alive), None)
+        if row and dropped is not None:
+            message = f"heartbeats found no answer {times(row)}, and the router dropped {dropped.name}"
+            yield failed(message, target, log.evidence(bad[-1]), dropped.evidence)
+        elif row >= snapshot.thresholds.heartbeat_failures_fail:
             yield failed(f"the last {row} heartbeats found no answer", target, log.evidence(bad[-1]))
         else:
             yield warned(f"heartbeats found no answer {times(len(bad))}", target, log.evidence(bad[-1]))
@@ -270,7 +275,10 @@ CHECKS: tuple[Check, ...] = (
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="worker logs",
-        rule="Warns on a heartbeat without an answer in the window; fails on three or more in a row, up to the last.",
+        rule=(
+            "Warns on a heartbeat without an answer in the window. Fails on three or more in a row, up to the last, or on "
+            "fewer where the router has dropped the worker."
+        ),
         hint="the router's address changed, or a NetworkPolicy keeps workers from its heartbeat port (9002)",
         run=heartbeats_lost,
         stacks=CONTROLLER_STACKS,

@@ -104,7 +104,8 @@ def _last_event(snapshot: Snapshot, worker: Member, books: Registrations) -> Ite
         message = f"the router dropped {one.name} {times(one.most_losses(span))} within {span / 60:g} min"
         yield warned(message, target, one.evidence)
     elif live:
-        yield passed(f"{', '.join(one.name for one in live[:4])} registered last", target, live[-1].evidence)
+        names = ", ".join(one.name for one in live[:4])
+        yield passed(f"the router's last word is that {names} registered", target, live[-1].evidence)
     elif (answer := _acknowledged(snapshot, worker)) is not None:
         yield passed("the worker's own log shows that the router took its registration", target, answer)
     elif is_young(snapshot, worker):
