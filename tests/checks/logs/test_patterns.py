@@ -220,7 +220,7 @@ def test_the_quick_search_finds_all_samples_in_one_batch() -> None:
 
 
 @pytest.mark.parametrize("pattern", list(PATTERNS), ids=IDS)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_the_expression_matches_the_quick_search_finds(pattern: Pattern, data: st.DataObject) -> None:
     text = data.draw(st.from_regex(_short(pattern.expression.pattern), alphabet=st.characters(exclude_characters="\0")))
