@@ -55,9 +55,10 @@ def api_access(snapshot: Snapshot) -> Iterator[Finding]:
             what = f"{one.verb} {one.resource} in {one.namespace or 'all namespaces'}"
             why = f" (needed for {one.needed_for})" if one.needed_for else ""
             yield skipped(Reason.RBAC, f"may not {what}{why}", FLEET, hint=_role_hint(one.namespace))
-    asked = {one.resource.partition(".")[0] for one in denied if one.required}
+    known = {one.resource.partition(".")[0] for one in denied}
     for unread in snapshot.unread:
-        if unread.reason in ERRORS and not any(name in unread.what for name in asked):
+        explained = unread.reason is Reason.RBAC and any(name in unread.what for name in known)
+        if unread.reason in ERRORS and not explained and "Prometheus" not in unread.what:
             hint = _role_hint(snapshot.namespace) if unread.reason is Reason.RBAC else ""
             yield skipped(unread.reason, shown(f"{unread.what} could not be read: {unread.message}"), hint=hint)
     if any(one.required for one in denied):

@@ -58,6 +58,18 @@ def test_a_list_that_could_not_be_read_is_an_error(reason: Reason) -> None:
     assert [one.reason for one in findings("KV001", of) if one.status is Status.ERROR] == [reason]
 
 
+def test_a_list_that_an_optional_permission_is_needed_for_is_no_error() -> None:
+    optional = allowed("list", "horizontalpodautoscalers.autoscaling", False, required=False)
+    unread = Unread("horizontalpodautoscalers in prod", Reason.RBAC, "forbidden")
+    of = snapshot(access=(allowed("list", "pods", True), optional), unread=(unread,))
+    assert only("KV001", of).status is Status.PASS
+
+
+def test_prometheus_is_no_matter_of_access_to_the_api() -> None:
+    unread = Unread("2 of 9 Prometheus queries", Reason.UNREACHABLE, "refused")
+    assert only("KV001", snapshot(access=(allowed("list", "pods", True),), unread=(unread,))).status is Status.PASS
+
+
 def test_what_was_merely_not_there_is_no_error_of_access() -> None:
     of = snapshot(access=(allowed("list", "pods", True),), unread=(Unread("log of w-0", Reason.GONE, "gone"),))
     assert only("KV001", of).status is Status.PASS
