@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -271,7 +270,7 @@ class Cluster:
     ) -> None:
         event = asyncio.Event()
         stop.append((asyncio.get_running_loop(), event))
-        server = partial(aiohttp.test_utils.RawTestServer, ssl=context) if context else aiohttp.test_utils.RawTestServer
+        server = _server_with(context) if context is not None else aiohttp.test_utils.RawTestServer
         api = EmulatedApi()
         api.cluster = self
         async with api, kmock.Server(api, server_cls=server) as served:
@@ -435,6 +434,14 @@ class EmulatedApi(kmock.KubernetesEmulator):
         self._requests.clear()
         answer = self.cluster.answer(request)
         return answer if answer is not None else await super()._handle(request)
+
+
+def _server_with(context: ssl.SSLContext) -> type[aiohttp.test_utils.RawTestServer]:
+    class TlsServer(aiohttp.test_utils.RawTestServer):
+        async def start_server(self, **more: Any) -> None:
+            await super().start_server(ssl=context, **more)
+
+    return TlsServer
 
 
 def _stamp(started: datetime, seconds: int = 0) -> str:
