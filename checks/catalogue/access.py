@@ -119,6 +119,8 @@ def workers_found(snapshot: Snapshot) -> Iterator[Finding]:
         states = tuple(pod(worker, _state(worker)) for worker in workers if not worker.ready)[:3]
         if not ready:
             yield failed(counted, FLEET, *states)
+        elif len(ready) == 1 and not snapshot.cluster:
+            yield skipped(Reason.NO_DATA, "one worker was named; whether there are more is not known")
         elif len(ready) == 1:
             yield warned(f"{counted}: routing has nothing to choose from", FLEET, *states)
         else:
@@ -337,7 +339,8 @@ CHECKS: tuple[Check, ...] = (
         group=Group.ACCESS,
         worst=Status.FAIL,
         reads="pods, grouped by the model they serve",
-        rule="Fails with no ready worker of a model, warns with one (routing has nothing to choose from).",
+        rule="Fails with no ready worker of a model, warns with one (routing has nothing to choose from). Without a "
+        "cluster one worker is not judged: there may be more than were named.",
         hint="scale the model to at least two replicas, or give --worker-selector",
         run=workers_found,
         required=True,

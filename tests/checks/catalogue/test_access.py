@@ -143,6 +143,10 @@ def test_one_ready_worker_warns() -> None:
     assert only("KV003", snapshot(worker(), worker("w-1", ready=False))).status is Status.WARN
 
 
+def test_one_worker_that_was_named_by_hand_is_not_judged() -> None:
+    assert only("KV003", snapshot(worker(), cluster=False)).reason is Reason.NO_DATA
+
+
 def test_no_ready_worker_fails() -> None:
     assert only("KV003", snapshot(worker(ready=False))).status is Status.FAIL
 
