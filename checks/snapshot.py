@@ -328,10 +328,8 @@ class Snapshot:
             if value := router.arg("--routing-logic", "--router-mode"):
                 return strategy_name(value)
         for router in self.routers:
-            config = router.answers.get("/config")
-            dispatch = config.get("dispatch") if isinstance(config, dict) else None
-            if isinstance(dispatch, dict) and (mode := dispatch.get("mode")):
-                return strategy_name(str(mode))
+            if mode := configured_mode(router):
+                return strategy_name(mode)
         for router in self.routers:
             if router.log is not None and (told := router.log.last("router-logic-init")) is not None:
                 return strategy_name(told["logic"])
@@ -368,6 +366,13 @@ class Snapshot:
 
 _SAYS_NOTHING = frozenset({"LMCACHE_LOG_LEVEL", "LMCACHE_TRACK_USAGE"})
 """Variables that the production stack's chart and images set whether or not LMCache is used."""
+
+
+def configured_mode(router: Member) -> str:
+    """The mode that kvctl's router answers on /config; '' where it does not."""
+    config = router.answers.get("/config")
+    dispatch = config.get("dispatch") if isinstance(config, dict) else None
+    return str(dispatch.get("mode") or "") if isinstance(dispatch, dict) else ""
 
 
 def strategy_name(text: str) -> str:

@@ -29,7 +29,7 @@ from checks.model import (
 )
 from checks.network import address
 from checks.serving import model_argument, served_names
-from checks.snapshot import Member, Snapshot, strategy_name
+from checks.snapshot import Member, Snapshot, configured_mode, strategy_name
 
 DEFAULT_THRESHOLD_TOKENS = 2000
 """The production stack's `--kv-aware-threshold`."""
@@ -84,11 +84,14 @@ def _agreement(router: Member, asked: list[Endpoint]) -> Finding:
     if printed is not None and router.log is not None:
         evidence.append(router.log.evidence(printed))
     evidence += [endpoint.shows("spec.intelligentRoutingSpec.routingStrategy") for endpoint in asked[:3]]
-    effective = logged or argument
+    answered = strategy_name(configured_mode(router))
+    if answered:
+        evidence.append(Evidence("http", router.key, shown(f"/config: dispatch.mode = {configured_mode(router)}")))
+    effective = answered or logged or argument
     if not effective:
-        return skipped(Reason.NO_DATA, "neither arguments nor log tell the router's strategy", router.target)
-    if argument and logged and argument != logged:
-        message = f"the arguments say {shown(argument)}, the router runs {shown(logged)}"
+        return skipped(Reason.NO_DATA, "neither arguments, log nor /config tell the router's strategy", router.target)
+    if argument and effective != argument:
+        message = f"the arguments say {shown(argument)}, the router runs {shown(effective)}"
         if router.has_arg("--dynamic-config-json", "--dynamic-config-yaml"):
             return warned(f"{message}; a dynamic configuration may have changed it", router.target, *evidence)
         return failed(message, router.target, *evidence)

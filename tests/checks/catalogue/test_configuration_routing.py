@@ -119,6 +119,15 @@ def test_a_processed_edit_passes() -> None:
     assert statuses("KV121", of) == {"router-0": Status.PASS}
 
 
+def test_what_kvctls_router_answers_is_compared_with_its_arguments() -> None:
+    answers = {"/config": {"dispatch": {"mode": "round_robin"}}}
+    same = router(args=("--router-mode", "round-robin"), answers=answers)
+    other = router(args=("--router-mode", "kv"), answers=answers)
+    assert only("KV121", snapshot(router(answers=answers), stack=Stack.KVCTL)).status is Status.PASS
+    assert only("KV121", snapshot(same, stack=Stack.KVCTL)).status is Status.PASS
+    assert only("KV121", snapshot(other, stack=Stack.KVCTL)).status is Status.FAIL
+
+
 def test_a_router_that_tells_no_strategy_is_not_judged() -> None:
     assert only("KV121", snapshot(router())).reason is Reason.NO_DATA
 
