@@ -79,9 +79,9 @@ def _events(row: Row) -> Finding:
     if state != "live":
         return warned(f"KV events of worker {row.id}: {shown(str(state))}, not connected yet", row.target, evidence)
     broken = sum(number(one.get("malformed")) for one in sources)
-    gaps = sum(number(one.get("gaps")) - number(one.get("repaired")) for one in sources)
-    if broken > 0 or gaps > 0:
-        message = f"worker {row.id}: {broken:.0f} KV events could not be read, {gaps:.0f} gaps were not repaired"
+    lost = sum(number(one.get("frames_lost")) for one in sources)
+    if broken > 0 or lost > 0:
+        message = f"worker {row.id}: {broken:.0f} KV events could not be read, {lost:.0f} times some were lost"
         return warned(message, row.target, evidence)
     blocks = sum(number(one.get("blocks")) for one in sources)
     return passed(f"KV events of worker {row.id} arrive ({blocks:.0f} blocks so far)", row.target, evidence)
