@@ -276,8 +276,8 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.FAIL,
         reads="worker logs",
         rule=(
-            "Warns on a heartbeat without an answer in the window. Fails on three or more in a row, up to the last, or on "
-            "fewer where the router has dropped the worker."
+            "Warns on a heartbeat without an answer in the window. Fails on three or more in a row, up to the last, or "
+            "on fewer where the router has dropped the worker."
         ),
         hint="the router's address changed, or a NetworkPolicy keeps workers from its heartbeat port (9002)",
         run=heartbeats_lost,
