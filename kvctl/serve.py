@@ -14,6 +14,7 @@ _FLEET = "Fleet"
 _ROUTING = "Routing"
 _WEIGHTS = "Cost of kv mode"
 _MODES = "Other modes"
+_QUEUE = "Queue"
 _LIMITS = "Limits and timeouts"
 
 
@@ -304,6 +305,37 @@ def serve(
             help="The same as a multiple of the worker's batch-tokens (a key of its SPEC).",
         ),
     ] = None,
+    queue_limit: Annotated[
+        int,
+        option(
+            "--queue-limit",
+            min=0,
+            rich_help_panel=_QUEUE,
+            help="Requests that may wait while all workers are busy (past a threshold); 0 refuses them at once.",
+        ),
+    ] = 0,
+    queue_timeout: Annotated[
+        float,
+        option("--queue-timeout", min=0.001, rich_help_panel=_QUEUE, help="Longest wait in seconds."),
+    ] = 60.0,
+    queue_class: Annotated[
+        list[str] | None,
+        option(
+            "--queue-class",
+            rich_help_panel=_QUEUE,
+            metavar="NAME[:order=wspt][,quantum=512][,limit=N][,token-limit=N]",
+            help="A class of requests (x-kvctl-class) with its share of the turns. Repeatable.",
+        ),
+    ] = None,
+    tenant_limit: Annotated[
+        int | None,
+        option(
+            "--tenant-limit",
+            min=1,
+            rich_help_panel=_QUEUE,
+            help="Requests that one tenant (x-tenant-id) may have waiting and running.",
+        ),
+    ] = None,
     index_limit_mib: Annotated[
         int,
         option(
@@ -394,6 +426,7 @@ def serve(
 
     ensure_cache()
     from router.admin.app import threshold_settings
+    from router.admission import AdmissionSettings, parse_class
     from router.affinity import AffinityMode, AffinitySettings
     from router.core import CoreSettings
     from router.dispatch import DispatchSettings
@@ -449,6 +482,9 @@ def serve(
             active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac
         )
         session_header, session_field = session_source(session_key)
+        admission = AdmissionSettings(
+            queue_limit, queue_timeout, tenant_limit, tuple(parse_class(text) for text in queue_class or ())
+        )
     except (UnknownMode, SpecError, BadRequest, ValueError) as error:
         raise Problem(str(error)) from None
 
@@ -484,6 +520,7 @@ def serve(
                     allow_mode_override=allow_mode_override,
                     session_header=session_header,
                     session_field=session_field,
+                    admission=admission,
                 ),
                 timeouts=Timeouts(connect=connect_timeout, first_byte=first_byte_timeout, idle=idle_timeout),
                 limits=Limits(max_body=max_body_mib << 20, max_connections=max_connections),

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 import numpy as np
 
+from router.admission import AdmissionSettings
 from router.core import RoutingCore
 from router.fleet.monitor import FleetMonitor
 from router.fleet.worker import Health
@@ -33,6 +34,7 @@ from router.records import DecisionLog
 from router.shadow import Shadows
 from router.tokens.body import Body, parse
 from router.tokens.service import Source, TokenResult
+from router.waiting import Waiting, WaitingRoom, settled
 
 CONTENT_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"})
 ENGINE_PATHS = frozenset(
@@ -64,6 +66,7 @@ class DispatchSettings:
     allow_mode_override: bool = False
     session_header: str | None = None
     session_field: str | None = None
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
 
 class RequestDispatcher:
@@ -85,6 +88,7 @@ class RequestDispatcher:
         self.stats = stats
         self.settings = settings
         self.shadows = shadows
+        self.waiting = WaitingRoom(settings.admission, clock, self._refuse)
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
@@ -131,11 +135,14 @@ class RequestDispatcher:
 
     def first_token(self, leg: RoutedLeg, now: float) -> None:
         self.core.first_token(leg.booking, now - leg.placed, now)
+        self.waiting.poke()
 
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
         if outcome is Outcome.OK and leg.gap_s:
             self.core.streamed(leg.booking, leg.gap_s, leg.booking.output_tokens)
         self.core.finished(leg.request, self._clock())
+        self.waiting.tenants.ended(leg.request.hints.tenant)
+        self.waiting.poke()
         if not leg.worker.removed:
             self.stats.leg_ended(leg.worker.id, outcome)
         if not leg.worker.removed and leg.worker.health is Health.UP:
@@ -177,6 +184,8 @@ class RequestDispatcher:
         try:
             body = await asyncio.get_running_loop().run_in_executor(self._parser, parse, inbound.path, inbound.body)
             placed = self._parsed(inbound, body, started)
+            if isinstance(placed, asyncio.Future):
+                return await settled(placed)
             return await placed if isinstance(placed, Awaitable) else placed
         except RoutingError as error:
             return self._refuse(error)
@@ -185,12 +194,12 @@ class RequestDispatcher:
         request, mode = self._request(inbound.headers, inbound.body, body)
         request.model = self._model(body)
         if Need.BLOCKS not in self.core.policy(mode).needs and self.shadows is None:
-            return self._place(inbound, request, mode, watch=True)
+            return self._admit(inbound, request, mode, watch=True)
         result = self.tokens.tokens(request.model, body)
         if isinstance(result, TokenResult):
             self.stats.tokenize.observe(time.perf_counter() - started)
             self._take_tokens(request, body, result)
-            return self._place(inbound, request, mode, watch=True)
+            return self._admit(inbound, request, mode, watch=True)
         return self._when_tokenised(inbound, request, mode, body, result, started)
 
     async def _when_tokenised(
@@ -206,18 +215,19 @@ class RequestDispatcher:
             tokens = await result
             self.stats.tokenize.observe(time.perf_counter() - started)
             self._take_tokens(request, body, tokens)
-            return self._place(inbound, request, mode, watch=True)
+            admitted = self._admit(inbound, request, mode, watch=True)
+            return await settled(admitted) if isinstance(admitted, asyncio.Future) else admitted
         except RoutingError as error:
             return self._refuse(error)
 
-    def _pass_on(self, inbound: Inbound) -> Leg:
+    def _pass_on(self, inbound: Inbound) -> Leg | Waiting:
         """A path whose content is not read: routed by load, or as the mode does without tokens."""
         request, mode = self._request(inbound.headers)
         request.model = self.settings.model or ""
         if inbound.body:
             request.model = _model_in(inbound.body)
             self._check_model(request.model)
-        return self._place(inbound, request, mode, watch=False)
+        return self._admit(inbound, request, mode, watch=False)
 
     def _request(
         self, headers: list[tuple[bytes, bytes]], raw: bytes = b"", body: Body | None = None
@@ -295,11 +305,27 @@ class RequestDispatcher:
         decision.decide_us = (time.perf_counter() - started) * 1e6
         return decision
 
+    def _admit(self, inbound: Inbound, request: RouteRequest, mode: str, *, watch: bool) -> Leg | Waiting:
+        """Places the request, or lets it wait its turn where a queue is set up and everybody is busy."""
+        return self.waiting.admit(
+            request,
+            lambda: self._uncached(request),
+            inbound.arrived,
+            lambda: self._place(inbound, request, mode, watch=watch),
+        )
+
+    def _uncached(self, request: RouteRequest) -> int:
+        """Prompt tokens that the best eligible or busy worker would have to compute."""
+        rows = self.core.candidates(request, self._clock())
+        held = rows.device * rows.block_size
+        return request.prompt_tokens - (int(held.max()) if len(held) else 0)
+
     def _place(self, inbound: Inbound, request: RouteRequest, mode: str, *, watch: bool) -> Leg:
         decision = self._decide(request, mode)
         self._count += 1
         decision.id = f"d-{self._prefix}{self._count:x}"
         booking = self.core.book(decision, request, decision.at)
+        self.waiting.tenants.began(request.hints.tenant)
         decision.at = time.time()
         worker = self.core.fleet.view.members[decision.winner]
         self.log.add(decision)
@@ -357,7 +383,7 @@ class RequestDispatcher:
 
     def _refuse(self, error: RoutingError) -> Answer:
         self.stats.refused[error.code] += 1
-        return error_answer(error.status, str(error), error.code, param=error.param)
+        return error_answer(error.status, str(error), error.code, param=error.param, extra=error.extra)
 
     def _failed(self, status: int, message: str) -> Answer:
         code = "engine_timeout" if status == 504 else "engine_failed"

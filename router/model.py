@@ -261,9 +261,11 @@ class RoutingError(Exception):
     status = 503
     code = "no_worker"
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, extra: Mapping[str, object] | None = None) -> None:
         super().__init__(message)
         self.param = param
+        self.extra = extra
+        """More keys for the error's body: a limit, its value and the current one."""
 
 
 class NoWorkers(RoutingError):

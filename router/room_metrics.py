@@ -15,6 +15,7 @@ from router.fleet.monitor import FleetMonitor
 from router.model_tokens import ModelTokens
 from router.records import DecisionLog
 from router.shadow import Shadows
+from router.waiting import WaitingRoom
 
 _EVENTS = ("frames", "blocks", "malformed", "gaps", "repaired", "frames_lost", "epochs", "reconnects")
 
@@ -64,6 +65,27 @@ class RoomCollector(Collector):
             size.add_metric([name], float(used))
             limit.add_metric([name], float(most))
         yield from (size, limit)
+
+
+class QueueCollector(Collector):
+    """The queue in front of selection."""
+
+    def __init__(self, waiting: WaitingRoom) -> None:
+        self._waiting = waiting
+
+    def collect(self) -> Iterable[Metric]:
+        waiting = GaugeMetricFamily("kvctl_queue_requests", "Requests that wait for a free worker", labels=["class"])
+        tokens = GaugeMetricFamily("kvctl_queue_tokens", "Their uncached prompt tokens", labels=["class"])
+        for name, requests, cost in self._waiting.queue.depths():
+            waiting.add_metric([name], requests)
+            tokens.add_metric([name], cost)
+        outcomes = CounterMetricFamily("kvctl_queue_outcomes", "How waiting ended", labels=["outcome"])
+        for outcome, times in self._waiting.counts.items():
+            outcomes.add_metric([outcome], times)
+        yield from (waiting, tokens, outcomes)
+        yield CounterMetricFamily(
+            "kvctl_queue_wait_seconds", "Seconds that placed requests waited", self._waiting.waited_s
+        )
 
 
 class ShadowCollector(Collector):

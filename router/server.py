@@ -36,7 +36,7 @@ from router.prefix.warm import warm
 from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
 from router.records import DecisionLog
-from router.room_metrics import RoomCollector, ShadowCollector
+from router.room_metrics import QueueCollector, RoomCollector, ShadowCollector
 from router.shadow import Shadows
 from router.tokens.tokenizer import LocalTokenizer, TokenizerError
 
@@ -93,6 +93,7 @@ class Router:
         registry = CollectorRegistry()
         registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
         registry.register(RoomCollector(self.tokens, self.feed, self.monitor, self.log))
+        registry.register(QueueCollector(self.dispatcher.waiting))
         if self.shadows is not None:
             registry.register(ShadowCollector(self.shadows))
         admin = AdminApp(
@@ -108,6 +109,7 @@ class Router:
 
     def worker_up(self, worker: Worker, sources: list[EventSource]) -> None:
         self.feed.follow(worker, sources)
+        self.dispatcher.waiting.poke()
         self._spawn(self.tokens.check(worker))
 
     def worker_down(self, worker: Worker, process_gone: bool) -> None:

@@ -77,6 +77,7 @@ class AdminApp:
                 Route("/busy-thresholds", self.thresholds, methods=["GET"]),
                 Route("/busy-thresholds", self.set_thresholds, methods=["POST"]),
                 Route("/shadow", self.shadow),
+                Route("/queue", self.queue),
                 Route("/config", self.show_config),
             ],
             exception_handlers={
@@ -257,7 +258,11 @@ class AdminApp:
                 "prefill_share (multiple of a worker's batch-tokens, or null)"
             )
         self.core.thresholds = replace(self.core.thresholds, **checked_thresholds(data))
+        self.dispatcher.waiting.poke()
         return await self.thresholds(request)
+
+    async def queue(self, request: Request) -> Response:
+        return _json(self.dispatcher.waiting.shown())
 
     async def shadow(self, request: Request) -> Response:
         shadows = self.dispatcher.shadows
