@@ -23,7 +23,10 @@ DEFAULT_BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What the routers' logs tell of their decisions: `total` requests, of which `by_cache` had a cache found."""
+    """What the routers' logs tell of their decisions: `total` requests, of which `by_cache` had a cache found.
+
+    A router that logs no line a request (HyperPod's) tells hits and misses only; the total is then their sum.
+    """
 
     by_cache: int
     total: int
@@ -45,12 +48,12 @@ def routed(snapshot: Snapshot) -> Routed:
 
 
 def _routed(snapshot: Snapshot, since: float, span: str) -> Routed:
-    by_cache, total, shown = 0, 0, list[Evidence]()
+    by_cache, routes, missed, shown = 0, 0, 0, list[Evidence]()
     for log in (router.log for router in snapshot.routers if router.log is not None):
-        hits, routes = log.since(since, "router-kv-hit"), log.since(since, "router-route")
-        by_cache, total = by_cache + len(hits), total + len(routes)
-        shown += [log.evidence(found[-1]) for found in (hits, routes) if found]
-    return Routed(by_cache, total, span, tuple(shown[:4]))
+        kinds = [log.since(since, kind) for kind in ("router-kv-hit", "router-route", "aws-matched-none")]
+        by_cache, routes, missed = by_cache + len(kinds[0]), routes + len(kinds[1]), missed + len(kinds[2])
+        shown += [log.evidence(found[-1]) for found in kinds if found]
+    return Routed(by_cache, routes or by_cache + missed, span, tuple(shown[:4]))
 
 
 def routed_repeats(snapshot: Snapshot) -> Evidence | None:

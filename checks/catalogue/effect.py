@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from checks.metrics.histogram import hit_rates
 from checks.metrics.view import Reading
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, Target, passed, skipped, warned
-from checks.serving import DEFAULT_CHUNK_TOKENS, chunk_tokens
+from checks.serving import chunk_tokens
 from checks.sharing import in_process_workers, lmcache_workers
 from checks.snapshot import Member, Snapshot
 from checks.traffic import (
@@ -200,13 +200,16 @@ def stores(snapshot: Snapshot) -> Iterable[Finding]:
     workers = _with_lmcache(snapshot)
     if not workers:
         return [_no_lmcache(snapshot)]
-    return collapsed(_stores(snapshot, target, member) for target, member in subjects(snapshot, workers))
+    chunks = {worker.key: chunk_tokens(snapshot.lmcache_config(worker)) for worker in workers}
+    largest = max(chunks.values())
+    return collapsed(
+        _stores(snapshot, target, member, chunks[member] if member is not None else largest)
+        for target, member in subjects(snapshot, workers)
+    )
 
 
-def _stores(snapshot: Snapshot, target: Target, member: str | None) -> Finding:
+def _stores(snapshot: Snapshot, target: Target, member: str | None, chunk: int) -> Finding:
     metrics = snapshot.metrics
-    holders = [worker for worker in in_process_workers(snapshot) if member in (None, worker.key)]
-    chunk = max((chunk_tokens(snapshot.lmcache_config(worker)) for worker in holders), default=DEFAULT_CHUNK_TOKENS)
     floor = snapshot.thresholds.store_chunks_sure * chunk
     names = ("lmcache_stored_tokens", "lmcache_lookup_hits", "prompt_tokens")
     stored, found, prompt = grown_to(snapshot, names, member, floor)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from checks.evidence import env
 from checks.lmcache import is_young
-from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, failed, passed, skipped, warned
+from checks.model import ERRORS, FLEET, Check, Evidence, Finding, Group, Reason, Status, failed, passed, skipped, warned
 from checks.serving import transfer
 from checks.sharing import lmcache_workers
 from checks.snapshot import Member, Snapshot
@@ -134,12 +134,13 @@ def _inside(folder: str, mount: str) -> bool:
 
 def prometheus_targets(snapshot: Snapshot) -> Iterator[Finding]:
     metrics = snapshot.metrics
+    unread = next((one for one in snapshot.unread if "prometheus" in one.what.lower()), None)
+    failing = metrics.source == "prometheus" and metrics.missing in ERRORS
+    if not metrics.targets and unread is not None and (failing or unread.reason in ERRORS):
+        yield skipped(unread.reason, f"Prometheus could not be read: {unread.message}")
+        return
     if metrics.source != "prometheus" and not metrics.targets:
-        unread = next((one for one in snapshot.unread if "prometheus" in one.what.lower()), None)
-        if unread is not None:
-            yield skipped(unread.reason, f"Prometheus could not be read: {unread.message}")
-        else:
-            yield skipped(Reason.NOT_APPLICABLE, "no Prometheus was asked")
+        yield skipped(Reason.NOT_APPLICABLE, "no Prometheus was asked")
         return
     if not metrics.by_member:
         yield skipped(Reason.NO_DATA, "no label of the series tells which pod they are of")

@@ -20,6 +20,11 @@ from checks.snapshot import Member, Snapshot
 from checks.traffic import percent, prefixes_repeat, routed
 
 STACKS = frozenset({Stack.HYPERPOD, Stack.PRODUCTION_STACK, Stack.UNKNOWN})
+NEEDS = (
+    *("KV152", "KV110", "KV122", "KV141", "KV160", "KV163", "KV302"),
+    *("KV201", "KV202", "KV203", "KV209", "KV401", "KV402", "KV403", "KV404", "KV405"),
+)
+"""Checks whose failure leaves the controller without workers or keys, so that nothing is found."""
 SEEDS_TRIE = Version.parse("0.1.12")
 """The first release whose prefixaware seeds its trie although a minimal match length is set."""
 
@@ -294,7 +299,7 @@ CHECKS: tuple[Check, ...] = (
         hint="See registration (KV2xx) and whether keys agree (KV4xx); chat requests are never routed by cache (KV122)",
         run=kv_routed,
         stacks=STACKS,
-        caused_by=("KV152", "KV122", "KV201", "KV202", "KV203", "KV209", "KV401", "KV402", "KV403", "KV404", "KV405"),
+        caused_by=NEEDS,
         required=True,
         proves=True,
     ),
@@ -311,7 +316,7 @@ CHECKS: tuple[Check, ...] = (
         "briefly only",
         run=misses,
         stacks=STACKS,
-        caused_by=("KV152", "KV122", "KV201", "KV202", "KV203", "KV209", "KV401", "KV402", "KV403", "KV404", "KV405"),
+        caused_by=NEEDS,
     ),
     Check(
         id="KV503",

@@ -218,6 +218,18 @@ def test_kv704_is_an_error_where_prometheus_could_not_be_read() -> None:
     assert (found.status, found.reason) == (Status.ERROR, Reason.UNREACHABLE)
 
 
+def test_kv704_is_an_error_where_prometheus_denied_all_queries() -> None:
+    unread = Unread("9 of 9 Prometheus queries", Reason.RBAC, "HTTP 403")
+    of = snapshot(worker(), metrics=Metrics(source="prometheus", missing=Reason.RBAC), unread=(unread,))
+    assert (only("KV704", of).status, only("KV704", of).reason) == (Status.ERROR, Reason.RBAC)
+
+
+def test_kv704_warns_where_prometheus_knows_no_worker_at_all() -> None:
+    unread = Unread("Prometheus", Reason.NO_DATA, "it has no series of engines or routers")
+    of = snapshot(worker(), metrics=Metrics(source="prometheus", missing=Reason.NO_DATA), unread=(unread,))
+    assert statuses("KV704", of) == {"w-0": Status.WARN}
+
+
 def test_kv704_is_not_asked_without_prometheus() -> None:
     assert only("KV704", snapshot(worker(), metrics=pages(w_0=page("vllm:a")))).reason is Reason.NOT_APPLICABLE
 

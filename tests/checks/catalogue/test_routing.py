@@ -390,3 +390,9 @@ def test_kv507_skips_without_a_router() -> None:
 
 def test_kv507_is_not_asked_of_another_strategy() -> None:
     assert only("KV507", snapshot(router(args=("--routing-logic", "session")))).reason is Reason.NOT_APPLICABLE
+
+
+def test_kv501_adds_hits_and_misses_where_no_line_a_request_is_logged() -> None:
+    text = "\n".join([*[hit()] * 15, *[AWS_MISS] * 5])
+    of = snapshot(router(args=DEBUG, log=text), worker(), stack=Stack.HYPERPOD)
+    assert only("KV501", of).message == "15 of 20 requests (75%, 15m) were routed by cache"
