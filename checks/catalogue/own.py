@@ -118,6 +118,9 @@ def _index(snapshot: Snapshot, router: Member, index: Json) -> Iterator[Finding]
         message = f"the index is empty after {seen:.0f} prompt tokens: too few to judge"
         yield skipped(Reason.NO_TRAFFIC, message, router.target, evidence)
         return
+    if total == 0 and _caching_off(snapshot):
+        yield skipped(Reason.DISABLED, "the engines' prefix caching is off: there is nothing to know", router.target)
+        return
     if total == 0:
         yield failed(f"the index is empty after {seen:.0f} prompt tokens", router.target, evidence)
         return
@@ -129,6 +132,13 @@ def _index(snapshot: Snapshot, router: Member, index: Json) -> Iterator[Finding]
     yield passed(
         f"the index holds {total:.0f} blocks of {sum(map(bool, blocks.values()))} workers", router.target, evidence
     )
+
+
+def _caching_off(snapshot: Snapshot) -> bool:
+    """Every ready worker says that it caches no prefixes."""
+    find, workers = snapshot.metrics.find, snapshot.ready_workers
+    off = [find("cache_config_info", worker.key, enable_prefix_caching="False") for worker in workers]
+    return bool(off) and all(off)
 
 
 def _empty(snapshot: Snapshot, router: Member, blocks: Mapping[str, float]) -> Iterator[Finding]:

@@ -253,7 +253,7 @@ CHECKS: tuple[Check, ...] = (
         "does not scrape it.",
         hint="Compare the port with the engine's --port (KV131)",
         run=pages,
-        caused_by=("KV131", "KV004"),
+        caused_by=("KV951", "KV004", "KV131"),
     ),
     Check(
         id="KV702",

@@ -168,6 +168,11 @@ def test_kv953_fails_an_empty_index_after_twenty_blocks_of_prompts() -> None:
     assert (found.status, found.message) == (Status.FAIL, "the index is empty after 320 prompt tokens")
 
 
+def test_kv953_expects_no_block_of_engines_that_cache_no_prefixes() -> None:
+    off = sample("cache_config_info", 1, enable_prefix_caching="False")
+    assert only("KV953", index({"gpu-0": 0}, prompt(320), off)).reason is Reason.DISABLED
+
+
 def test_kv953_skips_an_empty_index_before() -> None:
     assert only("KV953", index({"gpu-0": 0}, prompt(319))).reason is Reason.NO_TRAFFIC
 
