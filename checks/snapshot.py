@@ -227,7 +227,7 @@ class ProbeStep:
     """One probe request and its answer. Times in seconds."""
 
     name: str
-    """cold · repeat · control · suffix · chat · other-instance · stream-cold · stream-warm · expiry"""
+    """size · cold · repeat · control · suffix · chat · other-instance · stream-cold · stream-warm · expiry"""
     request_id: str
     status: int
     served_by: str = ""
@@ -256,7 +256,14 @@ class ProbeEvidence:
     """Tokens of the smallest reusable piece (block or chunk)."""
     external_hit_tokens: float | None = None
     """LMCache or connector hit tokens on the other instance in P4; None where it was not tried or not readable."""
+    registered_before_expiry: float | None = None
     registered_after_expiry: float | None = None
+    choices: int = 0
+    """Workers that the router could choose among."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Why steps of a name were not sent."""
+    cut_short: str = ""
+    """Why it ended before its last step."""
     notes: tuple[str, ...] = ()
 
     def named(self, name: str) -> list[ProbeStep]:
