@@ -238,6 +238,14 @@ def serve(
             help="hard: a busy worker refuses its sessions; soft: they move.",
         ),
     ] = "hard",
+    load_bound: Annotated[
+        float,
+        option(
+            "--load-bound",
+            rich_help_panel=_ROUTING,
+            help="kv: no worker gets more than this times the mean of requests in flight; 0 is no bound.",
+        ),
+    ] = 1.25,
     cuda_to_cpu_ratio: Annotated[
         int,
         option(
@@ -458,6 +466,7 @@ def serve(
         policies = PolicySettings(
             weights=weights,
             kv_cost=kv_cost,
+            load_bound=load_bound,
             cuda_to_cpu_ratio=cuda_to_cpu_ratio,
             balance_factor=balance_factor,
             prefix_limit=prefix_limit,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,6 +58,44 @@ def chosen(cost: FloatArray, eligible: BoolArray, temperature: float, rng: rando
         return sampled(cost, rows, temperature, rng), Reason.SAMPLED
     winner, tied = lowest(cost, rows, rng)
     return winner, Reason.TIE if tied else Reason.LOWEST_COST
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBound:
+    """No row is given more than max(floor, ceil(factor * (all in flight + 1) / eligible rows)) requests in flight.
+
+    So one prefix that every request shares cannot sink one worker: what is above the bound goes to the cheapest of the
+    others, which then hold the prefix too. Source of the idea: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing
+    with Bounded Loads", 2018.
+    """
+
+    factor: float = 1.25
+    floor: int = 4
+
+    def below(self, candidates: Candidates) -> BoolArray:
+        """The eligible rows that may be given one more request, shape (n,); never none: the bound is above the mean."""
+        eligible = candidates.eligible
+        active = candidates.active_requests
+        most = max(self.floor, math.ceil(self.factor * (int(active[eligible].sum()) + 1) / int(eligible.sum())))
+        below: BoolArray = eligible & (active < most)
+        return below
+
+
+def bounded(
+    cost: FloatArray,
+    candidates: Candidates,
+    bound: LoadBound | None,
+    temperature: float,
+    rng: random.Random,
+) -> tuple[int, Reason]:
+    """What `chosen` picks; where that row is at its bound, the pick among the rows below theirs."""
+    winner, reason = chosen(cost, candidates.eligible, temperature, rng)
+    if bound is None or reason is Reason.ONLY_CANDIDATE or candidates.active_requests[winner] < bound.floor:
+        return winner, reason
+    below = bound.below(candidates)
+    if below[winner]:
+        return winner, reason
+    return chosen(cost, below, temperature, rng)[0], Reason.LOAD_BOUND
 
 
 def eligible_rows(eligible: BoolArray) -> np.ndarray:

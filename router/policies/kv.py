@@ -6,7 +6,8 @@
     cost   = S * max(raw - credit, 0) + potential_decode_blocks + A * active_requests
     cost  *= exp(-tanh(weights of the preferred taints that the worker has))    where the request prefers some
 
-Source of the formula and its defaults: NVIDIA Dynamo 1.6.1's router, where `own_prefill_tokens` (what is queued there
+With a load bound (`router.policies.choice`) a row that already has too many requests in flight is passed over. Source
+of the formula and its defaults: NVIDIA Dynamo 1.6.1's router, where `own_prefill_tokens` (what is queued there
 but is the request's own prefix, `router.pending`) does not exist (docs, how it decides). One vectorised expression
 over all rows: about 15 us for 8 rows, 40 us for 1,000.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from router.model import Candidates, Decision, FloatArray, Need, RouteRequest, Term
-from router.policies.choice import chosen
+from router.policies.choice import LoadBound, bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,9 @@ class Kv:
     name = "kv"
     needs = frozenset({Need.BLOCKS, Need.LOAD})
 
-    def __init__(self, weights: KvWeights | None = None) -> None:
+    def __init__(self, weights: KvWeights | None = None, bound: LoadBound | None = None) -> None:
         self.weights = weights or KvWeights()
+        self.bound = bound
 
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
         weights = replace(self.weights, **request.weights) if request.weights else self.weights
@@ -58,7 +60,7 @@ class Kv:
         cost = terms[0].values + terms[1].values
         for term in terms[2:]:
             cost = cost + term.values
-        winner, reason = chosen(cost, candidates.eligible, weights.router_temperature, rng)
+        winner, reason = bounded(cost, candidates, self.bound, weights.router_temperature, rng)
         return Decision(mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
 
     def terms(

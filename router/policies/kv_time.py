@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from router.model import Candidates, Decision, FloatArray, Need, RouteRequest, Term
-from router.policies.choice import chosen
+from router.policies.choice import LoadBound, bounded
 from router.policies.kv import KvWeights, block_credit, taint_term
 
 
@@ -27,8 +27,9 @@ class KvTime:
     name = "kv"
     needs = frozenset({Need.BLOCKS, Need.LOAD, Need.TIMES})
 
-    def __init__(self, weights: KvWeights | None = None) -> None:
+    def __init__(self, weights: KvWeights | None = None, bound: LoadBound | None = None) -> None:
         self.weights = weights or KvWeights()
+        self.bound = bound
 
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
         weights = replace(self.weights, **request.weights) if request.weights else self.weights
@@ -36,7 +37,7 @@ class KvTime:
         cost = terms[0].values + terms[1].values
         for term in terms[2:]:
             cost = cost + term.values
-        winner, reason = chosen(cost, candidates.eligible, weights.router_temperature, rng)
+        winner, reason = bounded(cost, candidates, self.bound, weights.router_temperature, rng)
         return Decision(mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
 
     def terms(self, request: RouteRequest, candidates: Candidates, weights: KvWeights) -> tuple[Term, ...]:

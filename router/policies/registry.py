@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from router.model import Policy
+from router.policies.choice import LoadBound
 from router.policies.device_aware import DeviceAwareWeighted
 from router.policies.direct import Direct
 from router.policies.kv import Kv
@@ -19,8 +20,13 @@ from router.policies.round_robin import RoundRobin
 from router.policies.session import Session
 from router.policies.settings import PolicySettings
 
+
+def _bound(settings: PolicySettings) -> LoadBound | None:
+    return LoadBound(settings.load_bound) if settings.load_bound else None
+
+
 MODES: dict[str, Callable[[PolicySettings], Policy]] = {
-    "kv": lambda settings: KvTime(settings.weights) if settings.kv_cost == "time" else Kv(settings.weights),
+    "kv": lambda settings: (KvTime if settings.kv_cost == "time" else Kv)(settings.weights, _bound(settings)),
     "random": lambda _settings: RandomChoice(),
     "round-robin": lambda _settings: RoundRobin(),
     "power-of-two": lambda _settings: PowerOfTwo(),

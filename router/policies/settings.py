@@ -14,15 +14,17 @@ FALLBACKS = ("session", "round-robin", "least-loaded", "power-of-two", "random",
 class PolicySettings:
     """Settings of all modes.
 
-    `kv_cost`: the unit kv counts in, blocks or time. `cuda_to_cpu_ratio`: how many requests a CUDA worker takes for
-    one on a CPU worker. `balance_factor`: no worker is given more than this multiple of the mean requests in flight by
-    session and prefixaware. `prefix_limit`: blocks that prefixaware remembers, the least recently used go first.
-    `min_match_tokens`: a shorter known prefix is not followed. `kvaware_threshold`: prompt tokens that may be missing
-    from a hit. `kvaware_fallback`: the mode for a request without one.
+    `kv_cost`: the unit kv counts in, blocks or time. `load_bound`: in kv mode no worker gets more than this multiple of
+    the mean of requests in flight, 0 is no bound. `cuda_to_cpu_ratio`: how many requests a CUDA worker takes for one on
+    a CPU worker. `balance_factor`: the same bound for session and prefixaware. `prefix_limit`: blocks that prefixaware
+    remembers, the least recently used go first. `min_match_tokens`: a shorter known prefix is not followed.
+    `kvaware_threshold`: prompt tokens that may be missing from a hit. `kvaware_fallback`: the mode for a request
+    without one.
     """
 
     weights: KvWeights = field(default_factory=KvWeights)
     kv_cost: str = "blocks"
+    load_bound: float = 1.25
     cuda_to_cpu_ratio: int = 8
     balance_factor: float = 1.25
     prefix_limit: int = 1_000_000
@@ -33,6 +35,8 @@ class PolicySettings:
     def __post_init__(self) -> None:
         if self.kv_cost not in ("blocks", "time"):
             raise ValueError(f"kv-cost must be blocks or time, not '{self.kv_cost}'")
+        if self.load_bound != 0 and not 1 <= self.load_bound < math.inf:
+            raise ValueError(f"load-bound must be 1 or more, or 0 for none, not {self.load_bound}")
         if self.cuda_to_cpu_ratio < 1:
             raise ValueError(f"cuda-to-cpu-ratio must be 1 or more, not {self.cuda_to_cpu_ratio}")
         if not math.isfinite(self.balance_factor) or self.balance_factor < 1:

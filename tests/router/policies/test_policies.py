@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from router.model import BadRequest, Reason
-from router.policies.choice import softmax_probabilities
+from router.policies.choice import LoadBound, softmax_probabilities
 from router.policies.kv import Kv, KvWeights
 from router.policies.registry import MODES, UnknownMode, make_policy, mode_name
 from router.policies.settings import PolicySettings
@@ -227,3 +227,36 @@ def test_a_requests_own_weights_beat_the_policys() -> None:
     assert Kv().decide(request(100), candidates, rng()).worker == "w0"
     own = request(100, weights={"overlap_score_credit": 0.0})
     assert Kv().decide(own, candidates, rng()).worker == "w1"
+
+
+def test_a_row_at_the_load_bound_is_passed_over_for_the_cheapest_below_it() -> None:
+    """11 in flight on 4 rows: the bound is ceil(1.25 * 12 / 4) = 4."""
+    policy = Kv(bound=LoadBound(1.25, floor=3))
+    at_bound = fleet(4, device=[9, 2, 1, 0], active_requests=[4, 3, 2, 2])
+    decision = policy.decide(request(100), at_bound, rng())
+    assert (decision.worker, decision.reason) == ("w1", Reason.LOAD_BOUND)
+    below = fleet(4, device=[9, 2, 1, 0], active_requests=[3, 3, 3, 2])
+    assert policy.decide(request(100), below, rng()).worker == "w0"
+
+
+def test_the_load_bound_leaves_a_few_requests_alone() -> None:
+    decision = Kv(bound=LoadBound(1.25, floor=3)).decide(
+        request(100), fleet(8, device=[9] + [0] * 7, active_requests=[2] + [0] * 7), rng()
+    )
+    assert (decision.worker, decision.reason) == ("w0", Reason.LOWEST_COST)
+
+
+def test_a_burst_of_siblings_fills_no_worker_beyond_the_bound() -> None:
+    """One after the other, 64 requests that all share 90 of 100 blocks, on 4 workers: 20 at most on one."""
+    policy = Kv(bound=LoadBound())
+    active, held = [0, 0, 0, 0], [0, 0, 0, 0]
+    for _ in range(64):
+        decode = [100 + 10 * n if n else 0 for n in active]
+        rows = fleet(
+            4, device=held, active_requests=active, decode_blocks=decode, new_blocks=[10 if h else 100 for h in held]
+        )
+        winner = policy.decide(request(1000), rows, rng()).winner
+        active[winner] += 1
+        held[winner] = 90
+    assert max(active) <= 21
+    assert min(held) == 90
