@@ -90,6 +90,8 @@ class Cluster:
     """Authorization headers seen."""
     page_limit: int | None = None
     """Objects a page of a list at most, whatever the client asks for."""
+    foreign: str = ""
+    """Text that answers every request, as if something else listened here."""
     url: str = ""
     kubeconfig: Path = Path()
     _folder: Path = Path()
@@ -317,6 +319,8 @@ class Cluster:
         ) is not None:
             trouble.times -= 1
             return _status(trouble.status, trouble.message or "trouble", headers=trouble.headers)
+        if self.foreign:
+            return web.Response(text=self.foreign)
         if path == "/apis":
             return web.json_response(self._apis())
         if path.endswith("/selfsubjectaccessreviews"):
