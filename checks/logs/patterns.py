@@ -120,7 +120,7 @@ class Patterns:
     def find(self, messages: Sequence[str]) -> Iterator[tuple[int, Pattern, re.Match[str]]]:
         """What `expression.search` of each pattern finds in each message: index of the message, pattern, match.
 
-        Messages hold no NUL. Looking through some hundred at once costs half as much as one by one.
+        Messages hold no NUL. Looking through many at once costs half as much as one by one.
         """
         text = "\0".join(messages)
         ends = list(accumulate(len(message) + 1 for message in messages))
