@@ -243,6 +243,8 @@ class ProbeStep:
     """A line or header says that the cache decided; None where nothing tells."""
     ttft_s: float | None = None
     error: str = ""
+    reason: Reason | None = None
+    """What kind of error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +362,8 @@ class Snapshot:
     def vllm_version(self, member: Member) -> Version | None:
         answer = member.answers.get("/version")
         told = answer.get("version") if isinstance(answer, dict) else None
+        if isinstance(told, str) and told.endswith(_SIMULATED):
+            told = None
         return self.compatibility.vllm_of(member.log, member.container.image, told)
 
     def lmcache_config(self, member: Member) -> dict[str, Any]:
@@ -371,6 +375,8 @@ class Snapshot:
         return config
 
 
+_SIMULATED = "+sim"
+"""Ends kvctl's own version, which its simulated engines answer."""
 _SAYS_NOTHING = frozenset({"LMCACHE_LOG_LEVEL", "LMCACHE_TRACK_USAGE"})
 """Variables that the production stack's chart and images set whether or not LMCache is used."""
 

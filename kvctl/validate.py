@@ -15,6 +15,7 @@ _WHERE = "Cluster"
 _DIRECT = "Without a cluster"
 _SOURCES = "What is read"
 _CHECKS = "Which checks"
+_PROBE = "Active probe"
 _OUTPUT = "Report and exit code"
 
 
@@ -194,6 +195,55 @@ def validate(
         str | None,
         option("--explain", rich_help_panel=_CHECKS, metavar="ID", help="Explain one check and end."),
     ] = None,
+    probe: Annotated[
+        bool,
+        option(
+            "--probe",
+            rich_help_panel=_PROBE,
+            help="Also send a few requests of kvctl's own (at most 24, one at a time, one token each) and see where "
+            "the router takes them.",
+        ),
+    ] = False,
+    probe_endpoint: Annotated[
+        str,
+        option(
+            "--probe-endpoint",
+            rich_help_panel=_PROBE,
+            metavar="PATH|URL",
+            help="Where to send them: a path, or the URL of a gateway. Default: the router, /v1/completions.",
+        ),
+    ] = "",
+    probe_requests: Annotated[
+        int, option("--probe-requests", min=6, max=24, rich_help_panel=_PROBE, help="Requests at most.")
+    ] = 24,
+    probe_heartbeat: Annotated[
+        bool,
+        option(
+            "--probe-heartbeat",
+            rich_help_panel=_PROBE,
+            help="Also wait until LMCache's controller would have dropped silent workers (45 s), and ask again.",
+        ),
+    ] = False,
+    probe_api_key: Annotated[
+        str,
+        option(
+            "--probe-api-key",
+            rich_help_panel=_PROBE,
+            help="Bearer key for the requests; better given by its variable.",
+            show_default=False,
+        ),
+    ] = "",
+    yes: Annotated[
+        bool,
+        option(
+            "--yes",
+            rich_help_panel=_PROBE,
+            help="Send although requests wait or a KV cache is 90 % full.",
+        ),
+    ] = False,
+    probe_force: Annotated[
+        bool, option("--probe-force", rich_help_panel=_PROBE, help="Send without looking at the load.")
+    ] = False,
     output: Annotated[Output, option("--output", "-o", rich_help_panel=_OUTPUT, help="Form of the report.")] = (
         Output.TEXT
     ),
@@ -222,7 +272,7 @@ def validate(
     ] = False,
     config: ConfigFile = None,
 ) -> None:
-    """Does KV-aware routing really work here, and if not, why? Reads only: no writes, no Secrets, no exec.
+    """Does KV-aware routing really work here, and if not, why? Reads only (--probe sends): no writes, Secrets or exec.
 
     Verdict: working (proven), degraded, broken, or inconclusive (nothing proves either).
 
@@ -234,6 +284,8 @@ def validate(
       kvctl validate --namespace prod
 
       kvctl validate --router http://10.0.0.1:8000 --worker http://10.0.0.2:8000 --worker http://10.0.0.3:8000
+
+      kvctl validate -n prod --probe    sends a few requests of its own and sees where they go
 
       kvctl validate --log worker=engine.log
 
@@ -253,7 +305,7 @@ def validate(
             show_checks(checks or [], skip or [], as_json=as_json)
         return
     from kvctl.quantities import seconds, size
-    from kvctl.validate_run import Report, request_of, run
+    from kvctl.validate_run import Report, probe_of, request_of, run
 
     request = request_of(
         namespace=namespace,
@@ -294,6 +346,15 @@ def validate(
     code = run(
         request,
         report,
+        probe=probe_of(
+            wanted=probe,
+            endpoint=probe_endpoint,
+            requests=probe_requests,
+            heartbeat=probe_heartbeat,
+            api_key=probe_api_key,
+            yes=yes,
+            force=probe_force,
+        ),
         include=tuple(checks or ()),
         skip=tuple(skip or ()),
         suppress=tuple(suppress or ()),

@@ -21,6 +21,8 @@ from rich.console import Console
 from checks.catalogue.registry import ALL, UnknownCheck, ids, select
 from checks.collect import collect
 from checks.model import Check, Diagnosis, Stack, Status
+from checks.probe.options import ProbeError, ProbeOptions
+from checks.probe.session import probed
 from checks.report import json_, junit, sarif, yaml_
 from checks.report.grouping import at_least
 from checks.report.terminal import Form, show
@@ -88,6 +90,23 @@ def _parts(text: str) -> tuple[LogPart, ...]:
     return tuple(LogPart(name) for name in dict.fromkeys(names))
 
 
+def probe_of(
+    *, wanted: bool, endpoint: str, requests: int, heartbeat: bool, api_key: str, yes: bool, force: bool
+) -> Any:
+    """The options of the probe as ProbeOptions; None without --probe. Raises Problem."""
+    if not wanted:
+        for flag, given in (("--probe-endpoint", endpoint), ("--probe-heartbeat", heartbeat), ("--probe-force", force)):
+            if given:
+                raise Problem(f"{flag} says how to probe: add --probe")
+        return None
+    try:
+        return ProbeOptions(
+            endpoint=endpoint, requests=requests, heartbeat=heartbeat, api_key=api_key, yes=yes, force=force
+        )
+    except ProbeError as error:
+        raise Problem(str(error)) from None
+
+
 def check_sources(request: CollectRequest, *, record: Path | None, replay: Path | None, wait_s: float | None) -> None:
     """Raises Problem where options exclude each other or cannot mean anything."""
     for name, urls in (("--router", request.routers), ("--worker", request.workers), ("--admin", (request.admin,))):
@@ -128,9 +147,12 @@ def run(
     record: Path | None,
     replay: Path | None,
     wait_s: float | None,
+    probe: ProbeOptions | None = None,
 ) -> int:
     """Prints the report of the last try; returns the exit code. Raises Problem."""
     check_sources(request, record=record, replay=replay, wait_s=wait_s)
+    if probe is not None and wait_s is not None:
+        raise Problem("--probe would send its requests in every try: leave out --wait")
     try:
         checks = select(ALL, include, skip)
         rules = parse((*(read(suppress_file) if suppress_file else ()), *suppress), ids())
@@ -142,7 +164,7 @@ def run(
     while True:
         left = 0.0 if until is None else max(until - time.monotonic(), 0.0)
         try:
-            diagnosis = _once(request, checks, rules, record, replay, errors, quiet=report.quiet)
+            diagnosis = _once(request, checks, rules, record, replay, probe, errors, quiet=report.quiet)
         except SourceError as error:
             if interrupted.is_set():
                 raise Problem("interrupted before anything had answered", code=EXIT_INTERRUPTED) from None
@@ -165,6 +187,7 @@ def _once(
     rules: Suppressions,
     record: Path | None,
     replay: Path | None,
+    probe: ProbeOptions | None,
     errors: Console,
     *,
     quiet: bool,
@@ -174,7 +197,7 @@ def _once(
             asked, request = request, CollectRequest.of_options(tape.options)
             if asked.expectations != Expectations():
                 request = replace(request, expectations=asked.expectations)
-        snapshot = collect(request, tape, progress)
+        snapshot = probed(collect(request, tape, progress), request, tape, probe, progress)
         known = rules.annotated(snapshot, ids())
         diagnosis = diagnose(snapshot, checks, suppressions=known, progress=progress)
     for one in known.unknown if not quiet else ():

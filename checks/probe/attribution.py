@@ -37,13 +37,7 @@ def named(workers: Sequence[Member], told: str) -> str:
     except ValueError:
         host, port = "", None
     exact = [one for one in workers if text in (one.key, one.name) or (one.url and text.rstrip("/") == one.url)]
-    by_place = [
-        one
-        for one in workers
-        if port is not None
-        and (urlsplit(one.url).netloc == f"{host}:{port}" or host in one.ips)
-        and _port_fits(one, port)
-    ]
+    by_place = [one for one in workers if port is not None and _listens(one, host, port)]
     by_address = [one for one in workers if port is None and host and host in one.ips]
     for found in (exact, by_place, by_address):
         if len(found) == 1:

@@ -279,12 +279,13 @@ class Course:
     def _needs_counters(self) -> bool:
         """The answers so far did not tell by themselves who served them and what came from a cache."""
         router = [one.reply for one in self.sent if not one.direct and one.reply.ok]
-        if not router:
+        if not router or router[-1].cached_tokens is None:
             return True
-        last = router[-1]
-        told = last.worker_header[1] or last.worker
-        mapped = bool(told) and bool(named(self.workers, told) or told in self._known_as)
-        return not mapped or last.cached_tokens is None
+        told = router[-1].worker_header[1] or router[-1].worker
+        if not told:
+            return True
+        by_name = bool(named(self.workers, told))
+        return not by_name and len(set(self._known_as.values())) < len(self.workers)
 
     def _judge(self, sent: Sent) -> None:
         """Stops where requests fail."""

@@ -71,6 +71,7 @@ class _Reading:
             kv_routed=self._routed(sent) if reply.ok and not sent.direct else None,
             ttft_s=reply.ttft_s,
             error=reply.error,
+            reason=reply.reason,
         )
 
     def _routed(self, sent: Sent) -> bool | None:

@@ -75,4 +75,4 @@ def body(model: str, text: str, *, chat: bool, stream: bool = False) -> dict[str
     asked: dict[str, Any] = {"model": model} if model else {}
     asked |= {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
     asked |= {"max_tokens": 1, "temperature": 0, "stream": stream}
-    return asked
+    return asked | ({"stream_options": {"include_usage": True}} if stream else {})

@@ -59,6 +59,8 @@ def probed(
     if begun is None:
         missing = ProbeEvidence(refused="the recording holds no probe: record one with --record and --probe")
         return snapshot if options is None else snapshot.with_probe(missing)
+    if snapshot.cut_short:
+        return snapshot.with_probe(ProbeEvidence(refused=f"nothing was sent: {snapshot.cut_short}"))
     run_id, options = begun
     deadline = Deadline(1e9 if tape.replaying else TIME_S)
     with _sources(request, tape, deadline) as sources:
