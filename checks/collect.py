@@ -41,8 +41,8 @@ from checks.sources.tape import Answer, Tape
 
 __all__ = ["CollectRequest", "LogFile", "LogPart", "RequestError", "Scrape", "SourceError", "collect"]
 
-CALLS_PER_S = 100.0
-BURST = 200
+CALLS_PER_S = 150.0
+BURST = 300
 """Of requests to the API server; its answer to too many is 429, which is honoured."""
 
 

@@ -43,7 +43,7 @@ class Measurement:
     _begun: float = 0.0
 
     def begin(self) -> Metrics:
-        """What is known after the first reading."""
+        """What is known after the first reading: of the members' own pages only what sampling the logs looks at."""
         run = self.run
         try:
             self._told = self.server()
@@ -55,7 +55,9 @@ class Measurement:
             self._scrapes = Scrapes(self.reader, places, run.request.concurrency, run.deadline)
             self._scrapes.start(lambda count: run.progress("metrics", count, len(places)))
             self._begun = time.monotonic()
-        return self._sum()
+        if self._told is not None and self._told.samples:
+            return self._told
+        return Metrics() if self._scrapes is None else self._scrapes.hits()
 
     @property
     def ports(self) -> Mapping[str, int]:
