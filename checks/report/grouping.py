@@ -10,6 +10,7 @@ from checks.model import Group, Reason, Result, Status, Target
 from checks.verdict import Severity, counts, severity
 
 _NAMED = 3
+_PLURALS = {"Pod": "pods", "Process": "processes", "Service": "services"}
 _ORDER = (Status.FAIL, Status.ERROR, Status.WARN, Status.PASS, Status.SKIP)
 _SEVERITIES = tuple(Severity)
 
@@ -45,7 +46,7 @@ class Line:
         if len(targets) == 1 and self.of <= 1:
             return ""
         kinds = {target.kind for target in targets}
-        noun = f"{next(iter(kinds)).lower()}s" if len(kinds) == 1 and kinds != {"Fleet"} else "targets"
+        noun = _PLURALS.get(next(iter(kinds)), "targets") if len(kinds) == 1 else "targets"
         return f"all {self.of} {noun}" if len(targets) == self.of else f"{len(targets)} of {self.of} {noun}"
 
 

@@ -56,6 +56,8 @@ _MISSING = (
 _SHOWN = 3
 _LISTED = 6
 _INDENT = 4
+_AT_ONCE = 200
+"""Lines that are printed together: printing has a price of its own."""
 
 
 class Form(StrEnum):
@@ -76,6 +78,7 @@ def show(diagnosis: Diagnosis, console: Console, form: Form = Form.TEXT, *, leas
             _skips(out, listed)
         out.put(Text(""))
     _verdict(out, diagnosis, form)
+    out.flush()
 
 
 class _Printer:
@@ -83,17 +86,28 @@ class _Printer:
 
     def __init__(self, console: Console, *, signs: bool) -> None:
         self._console = console
+        self._lines: list[Text] = []
         self._marks = _SIGNS if signs else _WORDS
         self.underline = "─" if signs else "-"
 
     def put(self, text: Text, indent: int = 0, first: Text | None = None) -> None:
         """`first` stands before the first line, within the indent."""
         room = max(self._console.width - indent, 20)
-        folded = [line for part in text.split() for line in part.wrap(self._console, room, overflow="fold")]
+        if "\n" not in text.plain and text.cell_len <= room:
+            folded = [text]
+        else:
+            folded = [line for part in text.split() for line in part.wrap(self._console, room, overflow="fold")]
         for at, line in enumerate(folded or [text]):
             line.rstrip()
             lead = first if first is not None and at == 0 else Text(" " * indent)
-            self._console.print(lead + line if line.plain else Text(""), highlight=False, soft_wrap=True)
+            self._lines.append(lead + line if line.plain else Text(""))
+        if len(self._lines) >= _AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._lines:
+            self._console.print(Text("\n").join(self._lines), highlight=False, soft_wrap=True)
+            self._lines.clear()
 
     def marked(self, status: Status, text: Text, style: str) -> int:
         """A line behind its mark; returns the indent of what belongs to it."""

@@ -7,6 +7,12 @@ import yaml
 from checks.model import Diagnosis
 from checks.report.shape import plain
 
+try:
+    from yaml import CSafeDumper as Dumper
+except ImportError:  # PyYAML without libyaml, which is ten times as slow
+    from yaml import SafeDumper as Dumper  # type: ignore[assignment]
+
 
 def render(diagnosis: Diagnosis, version: str) -> str:
-    return yaml.safe_dump(plain(diagnosis, version), sort_keys=True, allow_unicode=True, width=120)
+    data = plain(diagnosis, version)
+    return str(yaml.dump(data, Dumper=Dumper, sort_keys=True, allow_unicode=True, width=120))

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from checks.model import Diagnosis, Evidence, Group, Reason, Status, Verdict, failed
+from checks.model import Diagnosis, Evidence, Group, Reason, Status, Target, Verdict, failed
 from checks.report.terminal import Form, show
 from checks.runner import diagnose
 from checks.verdict import Severity
@@ -92,6 +92,11 @@ def test_a_namespace_is_named_only_where_it_is_another() -> None:
 
 def test_no_line_ends_in_white_space() -> None:
     assert [line for form in Form for line in printed(mixed(), form).splitlines() if line != line.rstrip()] == []
+
+
+def test_processes_are_counted_as_such() -> None:
+    told = [result("KV302", Status.FAIL, Group.LMCACHE, Target("Process", "", name)) for name in ("a", "b")]
+    assert "all 2 processes" in printed(diagnosis(*told))
 
 
 def test_all_targets_are_said_to_be_all() -> None:
