@@ -27,7 +27,8 @@ def decision_report(decision: dict[str, Any]) -> None:
         console.print(f"[yellow]degraded:[/yellow] {', '.join(decision['degraded'])}")
     candidates = decision["candidates"]
     terms = [term["name"] for term in candidates[0]["terms"]] if candidates else []
-    units = {term["unit"] for candidate in candidates for term in candidate["terms"]}
+    units = [term["unit"] for term in candidates[0]["terms"]] if candidates else []
+    cost_unit = units[-1] if units else "nothing"
     barred = any(not candidate["eligible"] for candidate in candidates)
     ranked = any(candidate["dp_rank"] for candidate in candidates)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -35,9 +36,11 @@ def decision_report(decision: dict[str, Any]) -> None:
     table.add_column("worker", overflow="fold", no_wrap=False)
     for heading in ("held", "to compute", "live", "requests"):
         table.add_column(heading, justify="right")
+    added = _adds_up(candidates)
     for number, name in enumerate(terms):
-        table.add_column(f"+ {name}" if number else name, justify="right")
-    table.add_column("= cost", justify="right")
+        words = name.replace("_", " ")
+        table.add_column(f"+ {words}" if number and added else words, justify="right")
+    table.add_column("= cost" if added else "cost", justify="right")
     if barred:
         table.add_column("barred by", overflow="fold")
     for candidate in sorted(candidates, key=lambda row: (not row["eligible"], row["cost"])):
@@ -58,7 +61,15 @@ def decision_report(decision: dict[str, Any]) -> None:
     console.print(table)
     console.print(
         f"[dim]held: its blocks cached there · to compute: prompt tokens, with those queued · live: blocks of running "
-        f"requests, with its own · cost in {escape(', '.join(sorted(units)) or 'nothing')}[/dim]"
+        f"requests, with its own · cost in {escape(cost_unit)}[/dim]"
+    )
+
+
+def _adds_up(candidates: list[dict[str, Any]]) -> bool:
+    """Whether the terms are summands of the cost; some modes compare them one after the other."""
+    return all(
+        abs(sum(term["value"] for term in row["terms"]) - row["cost"]) <= 1e-6 * max(1.0, abs(row["cost"]))
+        for row in candidates
     )
 
 

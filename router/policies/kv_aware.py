@@ -31,7 +31,7 @@ class KvAware:
         rows = eligible_rows(candidates.eligible)
         blocks = candidates.device + candidates.host + candidates.disk + candidates.shared
         held = blocks * candidates.block_size
-        term = Term("held", "tokens", -held.astype(np.float64))
+        term = Term("held", "tokens", held.astype(np.float64))
         most = int(held[rows].max())
         if most > 0 and most >= request.prompt_tokens - self.threshold:
             best = rows[held[rows] == most]

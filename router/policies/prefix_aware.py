@@ -50,7 +50,7 @@ class PrefixAware:
             winner, _tied = lowest(candidates.active_requests, rows, rng)
             reason = Reason.LEAST_LOADED
         decision = by_active_requests(self.name, winner, reason, candidates)
-        decision.terms = (Term("known_prefix", "blocks", -depth.astype(np.float64)), *decision.terms)
+        decision.terms = (Term("known_prefix", "blocks", depth.astype(np.float64)), *decision.terms)
         return decision
 
     def placed(self, request: RouteRequest, decision: Decision) -> None:
