@@ -63,7 +63,9 @@ class Report:
     quiet: bool
 
 
-def request_of(*, stack: str, scrape: str, logs: str, log_files: tuple[str, ...], strategy: str, **same: Any) -> Any:
+def request_of(
+    *, stack: str, scrape: str, logs: str, log_files: tuple[str, ...], strategy: str, **same: Any
+) -> CollectRequest:
     """The options as a CollectRequest. Raises Problem."""
     try:
         return CollectRequest(
@@ -92,7 +94,7 @@ def _parts(text: str) -> tuple[LogPart, ...]:
 
 def probe_of(
     *, wanted: bool, endpoint: str, requests: int, heartbeat: bool, api_key: str, yes: bool, force: bool
-) -> Any:
+) -> ProbeOptions | None:
     """The options of the probe as ProbeOptions; None without --probe. Raises Problem."""
     if not wanted:
         for flag, given in (("--probe-endpoint", endpoint), ("--probe-heartbeat", heartbeat), ("--probe-force", force)):

@@ -183,7 +183,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV311",
-        title="second tier answers",
+        title="Second tier answers",
         group=Group.LMCACHE,
         worst=Status.FAIL,
         reads="worker logs; lmcache:remote_ping_* and remote bytes",

@@ -254,7 +254,7 @@ def _host(url: str) -> str:
 CHECKS: tuple[Check, ...] = (
     Check(
         id="KV207",
-        title="heartbeats are quicker than the router's timeout",
+        title="Heartbeats are quicker than the router's timeout",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="worker environment and logs, router arguments and logs",
@@ -271,7 +271,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV208",
-        title="no heartbeat is lost",
+        title="No heartbeat is lost",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="worker logs",
@@ -286,7 +286,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV209",
-        title="router's index fills",
+        title="Router's index fills",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="router gauges lmcache:cache_controller_*, lmcache:num_stored_tokens, worker logs",
@@ -301,7 +301,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV210",
-        title="engines that are found are registered, and the reverse",
+        title="Engines that are found are registered, and the reverse",
         group=Group.REGISTRATION,
         worst=Status.WARN,
         reads="router logs, gauge vllm:healthy_pods_total",

@@ -301,7 +301,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV304",
-        title="old LMCache did not end the engine",
+        title="Old LMCache did not end the engine",
         group=Group.LMCACHE,
         worst=Status.FAIL,
         reads="the last traceback of worker logs, also of the instance before a restart",
@@ -315,7 +315,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV305",
-        title="no engine died of a missing LMCache",
+        title="No engine died of a missing LMCache",
         group=Group.LMCACHE,
         worst=Status.FAIL,
         reads="worker logs, also of the instance before a restart",

@@ -180,7 +180,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV314",
-        title="loads are whole",
+        title="Loads are whole",
         group=Group.LMCACHE,
         worst=Status.WARN,
         reads="worker logs",
@@ -191,7 +191,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV315",
-        title="ranks find the same tokens",
+        title="Ranks find the same tokens",
         group=Group.LMCACHE,
         worst=Status.WARN,
         reads="worker logs",
@@ -202,7 +202,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV316",
-        title="loads are quicker than prefill",
+        title="Loads are quicker than prefill",
         group=Group.LMCACHE,
         worst=Status.WARN,
         reads="lmcache:retrieve_speed, lmcache:num_slow_retrieval_by_*, vllm:prompt_tokens",

@@ -272,7 +272,7 @@ def _ids(worker: Member, names: Mapping[str, Evidence], owners: Mapping[str, Seq
 CHECKS: tuple[Check, ...] = (
     Check(
         id="KV201",
-        title="all workers are registered",
+        title="All workers are registered",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="gauge lmcache:cache_controller_registered_workers_count, the controller's API, the router's log",
@@ -289,7 +289,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV202",
-        title="no worker was dropped",
+        title="No worker was dropped",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="router logs; the registration's answer in worker logs",
@@ -305,7 +305,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV203",
-        title="workers' registrations are answered",
+        title="Workers' registrations are answered",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="worker logs",
@@ -321,7 +321,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV204",
-        title="controller understands its workers",
+        title="Controller understands its workers",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="router logs",
@@ -333,7 +333,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV205",
-        title="every engine's address is known to the controller",
+        title="Every engine's address is known to the controller",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="router logs",
@@ -348,7 +348,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV206",
-        title="instance ids are unique",
+        title="Instance ids are unique",
         group=Group.REGISTRATION,
         worst=Status.FAIL,
         reads="worker environment and logs, router logs",
