@@ -41,6 +41,7 @@ class Reason(StrEnum):
     KNOWN_PREFIX = "known_prefix"
     KV_HIT = "kv_hit"
     AFFINITY = "affinity"
+    LOAD_BOUND = "load_bound"
 
 
 class Degraded(StrEnum):
