@@ -11,6 +11,7 @@ from checks.probed import answered, cold_of, evidence_of, probe_check, shown_ste
 from checks.sharing import kvaware
 from checks.snapshot import ProbeEvidence, ProbeStep, Snapshot
 
+_BLIND = frozenset({"random", "roundrobin", "poweroftwo", "leastloaded"})
 LIKE_CHANCE = 0.1
 """Repeats that a router without a memory would keep together at least as often spread like the control arm."""
 
@@ -56,7 +57,10 @@ def _affinity(
     choices = probe.choices or len({step.served_by for step in (cold, *repeats, *control)})
     share = max(1 / max(choices, 2), same / len(control))
     if _at_least(kept, len(repeats), min(share, 1.0)) > LIKE_CHANCE:
-        return failed(f"repeats spread like prompts that differ: {told}", FLEET, *evidence)
+        hint = ""
+        if snapshot.strategy in _BLIND:
+            hint = f"The router's strategy is {snapshot.strategy}, which looks at no cache: choose one that does (KV121)"
+        return failed(f"repeats spread like prompts that differ: {told}", FLEET, *evidence, hint=hint)
     return warned(told, FLEET, *evidence)
 
 

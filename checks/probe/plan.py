@@ -26,7 +26,7 @@ ROOM = 64
 BY_CHANCE = 0.01
 """How likely a router without a memory may send all repeats to one worker."""
 LEAST_REPEATS, MOST_REPEATS = 3, 10
-TIMED_TOKENS = 2100
+TIMED_TOKENS = 2300
 """Of the streamed pair: from 2,000 on a warm prompt must be quicker."""
 UNKNOWN_WORKERS = 2
 

@@ -21,7 +21,7 @@ from checks.probe.post import ClusterPost, DirectPost, Post, Target
 from checks.probe.run import Progress, probe
 from checks.probe.watch import Readings, Watch
 from checks.request import CollectRequest
-from checks.snapshot import Member, ProbeEvidence, Snapshot
+from checks.snapshot import Member, ProbeEvidence, Role, Snapshot
 from checks.sources.connection import connect
 from checks.sources.deadline import Deadline
 from checks.sources.http import Pages
@@ -126,7 +126,7 @@ def _sources(request: CollectRequest, tape: Tape, deadline: Deadline) -> Iterato
 def _read_again(
     snapshot: Snapshot, watch: Watch, sources: _Sources, before: Readings, members: tuple[Member, ...]
 ) -> Snapshot:
-    """Logs of the routers and of the workers that took part; metrics where they came from the members' own pages."""
+    """Answers of the routers, logs of them and of the workers that took part, metrics where they came from pages."""
     evidence = snapshot.probe
     assert evidence is not None
     involved = {step.served_by for step in evidence.steps} | {router.key for router in snapshot.routers}
@@ -134,6 +134,8 @@ def _read_again(
     files = with_files(processes, watch.request.log_files).files
 
     def read(member: Member) -> Member:
+        if member.role is Role.ROUTER:
+            member = replace(member, answers=watch.answers(member))
         if member.key not in involved or member.log is None:
             return member
         if member.key in files:

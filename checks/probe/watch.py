@@ -28,6 +28,7 @@ from checks.sources import files
 from checks.sources.deadline import Deadline, at_once
 from checks.sources.kubernetes import Cluster
 from checks.sources.pages import Reader, decoded, page_text
+from checks.sources.phases import ADMIN_PATHS
 from checks.sources.tape import Answer
 
 METRICS = "/metrics"
@@ -88,6 +89,14 @@ class Watch:
             return None
         told = decoded(self._admin(router, f"/decisions/{quote(request_id, safe='')}"))
         return told if isinstance(told, dict) else None
+
+    def answers(self, router: Member) -> dict[str, Any]:
+        """What the router told the collection, with what its admin port says now."""
+        found = dict(router.answers)
+        for path in ADMIN_PATHS if self.is_kvctl(router) else ():
+            if (told := decoded(self._admin(router, path))) is not None:
+                found[path] = told
+        return found
 
     def _admin(self, router: Member, path: str) -> Answer:
         if router.kind == "Pod":
