@@ -11,15 +11,17 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from checks.discover import processes, stacks
 from checks.discover.members import member_of
 from checks.discover.owners import Owners
 from checks.discover.programs import Program
 from checks.discover.roles import Chosen, Hints, choose
-from checks.discover.urls import ADMIN_PORT, admin_port, invocation_ports, ports
+from checks.discover.urls import ADMIN_PORT, admin_port, invocation_ports, ports, url
 from checks.logs.patterns import Patterns
 from checks.metrics.view import Metrics
 from checks.model import Reason
@@ -152,7 +154,7 @@ def _read(
 ) -> tuple[list[Member], Metrics, str]:
     """Metrics, logs, answers, metrics again; the members with what was read, and how the logs were sampled."""
     members = [place.member for place in places]
-    measurement = Measurement(run, reader, places, partial(_asked, run, server, members))
+    measurement = Measurement(run, reader, places, partial(_asked, run, server, places))
     reading = Reading(run, reader, places)
     members = reading.logs(measurement.begin(), read_log)
     members = reading.answers(members, measurement.ports)
@@ -219,8 +221,10 @@ def _hints(request: CollectRequest, found: Inventory) -> Hints:
 def _place(chosen: Chosen, member: Member, told: Mapping[tuple[str, str], int]) -> Place:
     """Where the member's pages are; kvctl's metrics are on its admin port."""
     known = ports(member, chosen.program, told.get((member.namespace, member.owner)))
+    if known:
+        member = replace(member, url=url(member, known[0]))
     if chosen.program is Program.KVCTL:
-        return Place(member, (admin_port(member), *known), admin_port=admin_port(member))
+        return Place(member, (admin_port(member),), admin_port=admin_port(member), data_ports=known)
     return Place(member, known)
 
 
@@ -277,13 +281,27 @@ def _server(run: Run, cluster: Cluster | None, found: Inventory | None) -> prome
     return None if service is None else prometheus.ServiceProxy(service, cluster)
 
 
-def _asked(run: Run, server: prometheus.Server | None, members: Sequence[Member]) -> Metrics | None:
+def _asked(run: Run, server: prometheus.Server | None, places: Sequence[Place]) -> Metrics | None:
     if server is None:
         return None
     from checks.metrics.prometheus import from_prometheus
 
     run.progress("prometheus", 0, 1)
     budget = min(60.0, run.deadline.left())
-    metrics, unread = from_prometheus(run.tape, server, members, window_s=run.request.window_s, budget_s=budget)
+    metrics, unread = from_prometheus(
+        run.tape,
+        server,
+        [place.member for place in places],
+        window_s=run.request.window_s,
+        addresses=_admin_addresses(places),
+        budget_s=budget,
+    )
     run.unread += unread
     return metrics
+
+
+def _admin_addresses(places: Sequence[Place]) -> dict[str, str]:
+    """HOST:PORT of kvctl's admin ports, where its metrics are, to the member's key."""
+    found = {urlsplit(place.admin).netloc: place.member.key for place in places if place.admin}
+    pods = [place for place in places if place.admin_port]
+    return found | {urlsplit(url(one.member, one.admin_port)).netloc: one.member.key for one in pods}

@@ -137,17 +137,21 @@ class Reading:
         return self.run.each(asked, "answers")
 
     def _ask(self, member: Member, place: Place, port: int | None) -> Member:
-        if member.kind == "Pod":
-            told = port or next(iter(place.ports), 0)
-            member = replace(member, url=url(member, told) if told else "")
+        searched = place.data_ports or place.ports
+        if place.data_ports:
+            port = None
+        if member.kind == "Pod" and port:
+            member = replace(member, url=url(member, port))
         paths: tuple[str, ...] = ROUTER_PATHS if member.role is Role.ROUTER else WORKER_PATHS
-        if member.role is Role.CACHE_SERVER or member.key not in self._picked or not (place.ports or member.url):
+        if member.role is Role.CACHE_SERVER or member.key not in self._picked or not (searched or member.url):
             return member
         found: dict[str, Any] = dict(member.answers)
         if port is None:
-            port, first = self.reader.first(member, place.ports, paths[0])
+            port, first = self.reader.first(member, searched, paths[0])
             self._keep(found, paths[0], first)
             paths = paths[1:] if first.status else ()
+            if member.kind == "Pod" and first.ok:
+                member = replace(member, url=url(member, port))
         for path in paths:
             self._keep(found, path, self.reader.get(member, port, path))
         for path in ADMIN_PATHS if place.admin or place.admin_port else ():

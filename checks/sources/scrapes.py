@@ -28,6 +28,8 @@ class Place:
     """Base URL of kvctl's admin port, for a process whose metrics are there."""
     admin_port: int = 0
     """The same for a pod; 0 for what is not kvctl."""
+    data_ports: tuple[int, ...] = ()
+    """Of a pod whose requests go to other ports than its metrics are on."""
 
     @property
     def admin_key(self) -> str:

@@ -486,3 +486,20 @@ def test_a_recording_holds_no_secret(filled: Cluster, tmp_path: Path) -> None:
     text = "".join(path.read_text() for path in (tmp_path / "rec").rglob("*") if path.is_file())
     assert not [one for one in ("hf_abcdefgh12345", "abcdef123456", "zzz999", str(tmp_path)) if one in text]
     assert json.loads((tmp_path / "rec" / "manifest.json").read_text())["schema_version"] == 1
+
+
+def test_requests_go_to_kvctls_data_port(cluster: Cluster) -> None:
+    cluster.pod(
+        "kvctl-0",
+        container="kvctl",
+        command=["kvctl", "serve", "--port", "8005"],
+        pages={9090: {"/metrics": "# TYPE kvctl_x gauge\nkvctl_x 1\n"}, 8005: {"/version": {"router": "kvctl"}}},
+    )
+    found = take(cluster).members[0]
+    assert found.url == "http://10.0.0.1:8005"
+    assert found.answers["/version"] == {"router": "kvctl"}
+
+
+def test_a_member_that_does_not_answer_keeps_its_likeliest_url(cluster: Cluster) -> None:
+    cluster.pod("w-0", args=["vllm", "serve", "m", "--port", "8100"])
+    assert take(cluster).members[0].url == "http://10.0.0.1:8100"
