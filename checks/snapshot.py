@@ -271,6 +271,10 @@ class ProbeEvidence:
     def named(self, name: str) -> list[ProbeStep]:
         return [step for step in self.steps if step.name == name]
 
+    def tokens_at(self, member: str) -> int:
+        """Prompt tokens of the probe's own requests that a member (key) served: traffic that says nothing of others."""
+        return sum(step.prompt_tokens or 0 for step in self.steps if step.served_by == member)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

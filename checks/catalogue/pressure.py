@@ -90,9 +90,7 @@ def _spread(snapshot: Snapshot, model: str, workers: list[Member]) -> Finding:
     if not known:
         missing = ratios[0][1].missing or Reason.NO_DATA
         return no_metric(snapshot, missing, f"the prefix cache counters of the workers{of}")
-    busy = [
-        (worker, one) for worker, one in known if one.whole.or_zero() * one.unit_tokens >= limits.spread_queries_min
-    ]
+    busy = [(worker, one) for worker, one in known if _of_others(snapshot, worker, one) >= limits.spread_queries_min]
     if len(busy) < 2:
         message = f"fewer than two workers{of} saw {limits.spread_queries_min} prompt tokens"
         return skipped(Reason.NO_TRAFFIC, message)
@@ -102,6 +100,13 @@ def _spread(snapshot: Snapshot, model: str, workers: list[Member]) -> Finding:
     if high[1].value - low[1].value > limits.hit_ratio_spread_warn:
         return warned(f"{told}, {busy[0][1].whole.window}", FLEET, *evidence)
     return passed(f"{told}, {busy[0][1].whole.window}", FLEET, *evidence)
+
+
+def _of_others(snapshot: Snapshot, worker: Member, ratio: Ratio) -> float:
+    """Prompt tokens behind a ratio beside those of the probe; 0 where the probe sent most of them."""
+    own = 0 if snapshot.probe is None else snapshot.probe.tokens_at(worker.key)
+    rest = ratio.whole.or_zero() * ratio.unit_tokens - own
+    return rest if rest >= own else 0.0
 
 
 def _value(pair: tuple[Member, Ratio]) -> float:
