@@ -109,6 +109,22 @@ def serve(
             help="Let a request choose its mode with x-kvctl-mode and its weights with x-kvctl-weights.",
         ),
     ] = False,
+    router_track_prefill_tokens: Annotated[
+        bool,
+        option(
+            "--router-track-prefill-tokens/--no-router-track-prefill-tokens",
+            rich_help_panel=_WEIGHTS,
+            help="Count prompt tokens that are still to be computed as load.",
+        ),
+    ] = True,
+    router_assume_kv_reuse: Annotated[
+        bool,
+        option(
+            "--router-assume-kv-reuse/--no-router-assume-kv-reuse",
+            rich_help_panel=_WEIGHTS,
+            help="Running requests with one prefix share its blocks; else each counts all of its own.",
+        ),
+    ] = True,
     router_track_output_blocks: Annotated[
         bool,
         option(
@@ -462,6 +478,7 @@ def serve(
             disk_cache_hit_weight=disk_cache_hit_weight,
             shared_cache_multiplier=shared_cache_multiplier,
             router_temperature=router_temperature,
+            track_prefill_tokens=router_track_prefill_tokens,
         )
         policies = PolicySettings(
             weights=weights,
@@ -517,6 +534,7 @@ def serve(
                     affinity=affinity,
                     prefill_model=PrefillModel(router_prefill_load_model),
                     track_output=router_track_output_blocks,
+                    assume_kv_reuse=router_assume_kv_reuse,
                     index_limit=index_limit_mib << 20,
                     predict_ttl=predict_ttl,
                     approximate_ttl=approximate_ttl,

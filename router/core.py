@@ -58,6 +58,7 @@ class CoreSettings:
     affinity: AffinitySettings | None = None
     prefill_model: PrefillModel = PrefillModel.NONE
     track_output: bool = False
+    assume_kv_reuse: bool = True
     index_limit: int = 1024 * MIB
     predict_ttl: float = 5.0
     approximate_ttl: float = 120.0
@@ -74,7 +75,7 @@ class RoutingCore:
         self.rng = random.Random(settings.seed)
         self.index = PrefixIndex(seed=self.hash_seed, limit_bytes=settings.index_limit)
         self.predictions = Predictions(ttl=max(settings.predict_ttl, 0.001))
-        self.loads = LoadTracker(ActiveBlocks(), track_output=settings.track_output)
+        self.loads = LoadTracker(ActiveBlocks(), track_output=settings.track_output, shares=settings.assume_kv_reuse)
         by_time = settings.policies.kv_cost == "time"
         timed = settings.prefill_model is not PrefillModel.NONE or by_time
         self.timing = EngineTiming(_model(settings, by_time)) if timed else None
@@ -160,7 +161,7 @@ class RoutingCore:
         new_blocks = view.zeros
         for size, keys in request.keys.items():
             found = self.index.match(keys)
-            live = self.loads.active.shared_depth(keys)[slots]
+            live = self.loads.active.shared_depth(keys)[slots] if self.settings.assume_kv_reuse else view.zeros
             overlap = found.device[slots]
             if self._predicts:
                 overlap = np.maximum(overlap, live)
@@ -289,6 +290,8 @@ class RoutingCore:
         keys = request.keys.get(decision.block_size)
         held = candidates.device[row], candidates.host[row], candidates.disk[row]
         cached = int(weighted_blocks(*held, self.settings.policies.weights) * decision.block_size)
+        if not self.settings.policies.weights.track_prefill_tokens:
+            cached = request.prompt_tokens
         uncached = max(request.prompt_tokens - cached, 0)
         booking = self.loads.book(
             slot,

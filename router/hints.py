@@ -70,7 +70,7 @@ class Asked:
     rank_param: str = "x-kvctl-dp-rank"
     mode: str | None = None
     request_id: str = ""
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, Any] = field(default_factory=dict)
     """Overrides of kv weights by name; the caller checks whether they are allowed."""
     hints: Hints = NO_HINTS
 
@@ -239,7 +239,7 @@ def session_source(key: str | None) -> tuple[str | None, str | None]:
     return key.lower(), None
 
 
-def checked_weights(weights: Mapping[str, float]) -> Mapping[str, float]:
+def checked_weights(weights: Mapping[str, Any]) -> Mapping[str, Any]:
     """Raises BadRequest where a name is no kv weight or a value is outside its range."""
     if not weights:
         return weights

@@ -18,6 +18,7 @@ from router.pending import PendingPrefills
 from router.prefills import PrefillQueues
 from router.prefix.active import ActiveBlocks
 
+_ODD = 0x9E3779B97F4A7C15
 _NO_KEYS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
@@ -31,6 +32,7 @@ class Booking:
     __slots__ = (
         "_counted",
         "_expected_output",
+        "_live",
         "_loads",
         "_prefill_ticket",
         "_released",
@@ -59,10 +61,12 @@ class Booking:
         block_size: int,
         expected_output: int | None,
         alone: bool,
+        live: npt.NDArray[np.uint64],
     ) -> None:
         self._loads = loads
         self.slot = slot
         self.keys = keys
+        self._live = live
         self.prompt_tokens = prompt_tokens
         self.prefill = prefill
         self.alone = alone
@@ -122,7 +126,7 @@ class Booking:
         loads = self._loads
         loads.active_requests[self.slot] -= 1
         if len(self.keys):
-            loads.active.release(self.slot, self.keys)
+            loads.active.release(self.slot, self._live)
         loads.open_bookings -= 1
         if not loads.active_requests[self.slot]:
             loads.output_blocks[self.slot] = 0.0
@@ -143,8 +147,13 @@ class LoadTracker:
     """Arrays indexed by slot, int64; `given_up` counts the device blocks that a slot said it evicted. A slot is given
     back by its owner only when `idle(slot)`. `now` is the core's clock at the last decision."""
 
-    def __init__(self, active: ActiveBlocks, slots: int = 64, *, track_output: bool = False) -> None:
+    def __init__(
+        self, active: ActiveBlocks, slots: int = 64, *, track_output: bool = False, shares: bool = True
+    ) -> None:
         self.active = active
+        self.shares = shares
+        """Whether live requests with a common prefix share its blocks; else each counts all of its own."""
+        self._bookings = 0
         self.track_output = track_output
         self.pending = PendingPrefills()
         self.prefills = PrefillQueues(slots)
@@ -189,8 +198,12 @@ class LoadTracker:
         prefill = max(prompt_tokens - cached_tokens, 0)
         alone = not self.prefills.tokens[slot]
         self.active_requests[slot] += 1
+        live = keys
         if len(keys):
-            self.active.acquire(slot, keys)
+            if not self.shares:
+                self._bookings += 1
+                live = keys ^ np.uint64(self._bookings * _ODD & 0xFFFFFFFFFFFFFFFF)
+            self.active.acquire(slot, live)
         self.open_bookings += 1
         ticket = self.pending.add(slot, keys, cached_blocks) if prefill else None
         prefill_ticket = self.prefills.add(slot, prefill, expected_s, self.now) if prefill else None
@@ -205,6 +218,7 @@ class LoadTracker:
             block_size=block_size,
             expected_output=expected_output,
             alone=alone,
+            live=live,
         )
 
     def decode_blocks(self, slots: IntArray) -> IntArray:

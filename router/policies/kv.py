@@ -3,6 +3,7 @@
     raw    = (active_prefill_tokens - own_prefill_tokens + prompt_tokens) / B
     decay  = 1 / (1 + D * ((active_prefill_tokens - min over eligible) / B) / request_blocks)
     credit = C*decay*device + Wh*host + Wd*disk + M*shared
+    raw    = 0 where prefill is not tracked
     cost   = S * max(raw - credit, 0) + potential_decode_blocks + A * active_requests
     cost  *= exp(-tanh(weights of the preferred taints that the worker has))    where the request prefers some
 
@@ -36,11 +37,12 @@ class KvWeights:
     disk_cache_hit_weight: float = 0.25
     shared_cache_multiplier: float = 0.5
     router_temperature: float = 0.0
+    track_prefill_tokens: bool = True
 
     def __post_init__(self) -> None:
         shares = {"host_cache_hit_weight", "disk_cache_hit_weight", "shared_cache_multiplier"}
         for spec in fields(self):
-            value = getattr(self, spec.name)
+            value = float(getattr(self, spec.name))
             if not math.isfinite(value) or value < 0 or (spec.name in shares and value > 1):
                 allowed = "between 0 and 1" if spec.name in shares else "finite and not negative"
                 raise ValueError(f"{spec.name} must be {allowed}, not {value}")
@@ -73,6 +75,8 @@ class Kv:
         raw = (queued + request.prompt_tokens) / block
         credit = block_credit(weights, request, candidates, block)
         prefill: FloatArray = weights.prefill_load_scale * np.maximum(raw - credit, 0.0)
+        if not weights.track_prefill_tokens:
+            prefill = np.zeros_like(prefill)
         decode = (candidates.decode_blocks + candidates.new_blocks).astype(np.float64)
         terms: tuple[Term, ...] = (Term("prefill", "blocks", prefill), Term("decode", "blocks", decode))
         if weights.decode_active_request_weight > 0:

@@ -278,3 +278,11 @@ def test_prompts_under_an_adapter_match_the_blocks_that_the_engine_stored_under_
     tuned = made.decide(RouteRequest("r", "m", 48, made.keys_for(ids, lora="tuned")), "kv", 0.0)
     assert (plain.predicted_cached_tokens, tuned.predicted_cached_tokens) == (0, 32)
     assert tuned.worker == "b"
+
+
+def test_without_assumed_reuse_a_live_prefix_counts_again() -> None:
+    made = core("a", assume_kv_reuse=False)
+    first = request(made, tokens(1, 2, 3, 4))
+    made.book(made.decide(first, "kv", 0.0), first, 0.0)
+    rows = made.candidates(request(made, tokens(1, 2, 3, 4)), 0.0)
+    assert (rows.decode_blocks.tolist(), rows.new_blocks.tolist()) == ([4], [4])

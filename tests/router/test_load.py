@@ -136,3 +136,13 @@ def test_without_tracking_output_counts_nothing() -> None:
     loads = LoadTracker(ActiveBlocks())
     loads.book(0, 16, 0, keys(1), block_size=16).generated(100)
     assert blocks(loads) == 1
+
+
+def test_where_prefixes_are_not_shared_each_request_counts_its_own_blocks() -> None:
+    loads = LoadTracker(ActiveBlocks(), shares=False)
+    first, second = (loads.book(0, 48, 0, keys(1, 2, 3)) for _ in range(2))
+    assert blocks(loads) == 6
+    first.release()
+    assert blocks(loads) == 3
+    second.release()
+    assert blocks(loads) == 0

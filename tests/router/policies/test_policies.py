@@ -260,3 +260,9 @@ def test_a_burst_of_siblings_fills_no_worker_beyond_the_bound() -> None:
         held[winner] = 90
     assert max(active) <= 21
     assert min(held) == 90
+
+
+def test_without_tracked_prefill_only_decode_counts() -> None:
+    rows = fleet(2, prefill_tokens=[900, 0], device=[0, 5], decode_blocks=[1, 2])
+    decision = Kv(KvWeights(track_prefill_tokens=False)).decide(request(100), rows, rng())
+    assert decision.cost.tolist() == [1.0, 2.0]
