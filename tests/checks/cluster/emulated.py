@@ -442,8 +442,8 @@ class EmulatedApi(kmock.KubernetesEmulator):
 
 def _server_with(context: ssl.SSLContext) -> type[aiohttp.test_utils.RawTestServer]:
     class TlsServer(aiohttp.test_utils.RawTestServer):
-        async def start_server(self, **more: Any) -> None:
-            await super().start_server(ssl=context, **more)
+        async def start_server(self, loop: asyncio.AbstractEventLoop | None = None, **more: Any) -> None:
+            await super().start_server(loop, ssl=context, **more)
 
     return TlsServer
 
