@@ -24,7 +24,6 @@ from checks.model import Check, Diagnosis, Stack, Status
 from checks.probe.options import ProbeError, ProbeOptions
 from checks.probe.session import probed
 from checks.report import json_, junit, sarif, yaml_
-from checks.report.grouping import at_least
 from checks.report.terminal import Form, show
 from checks.request import CollectRequest, LogFile, LogPart, RequestError, Scrape
 from checks.runner import Progress, diagnose
@@ -42,7 +41,7 @@ EXIT_INTERRUPTED = 130
 AGAIN_S = 10.0
 """Between two tries of --wait."""
 
-_MACHINE: dict[str, Callable[[Diagnosis, str], str]] = {
+_MACHINE: dict[str, Callable[[Diagnosis, str, Severity], str]] = {
     "json": json_.render,
     "yaml": yaml_.render,
     "junit": junit.render,
@@ -244,7 +243,7 @@ def _with_way_out(message: str, request: CollectRequest) -> str:
     """Why nothing could be looked at, and what else to try."""
     if "--" in message:
         return message
-    other = "another URL" if not request.cluster else "--context, --kubeconfig, or --router URL --worker URL without it"
+    other = "another URL" if not request.cluster else "another --context or --kubeconfig, or --router URL --worker URL"
     context = f" (context {request.context})" if request.context else ""
     return f"{message.rstrip('.')}{context}; try {other}"
 
@@ -265,8 +264,7 @@ def _code(diagnosis: Diagnosis, checks: tuple[Check, ...], report: Report) -> in
 def _print(diagnosis: Diagnosis, report: Report) -> None:
     machine = _MACHINE.get(report.output)
     if machine is not None:
-        kept = replace(diagnosis, results=at_least(diagnosis.results, Severity(report.least)))
-        sys.stdout.write(machine(kept, __version__))
+        sys.stdout.write(machine(diagnosis, __version__, Severity(report.least)))
         return
     form = Form.QUIET if report.quiet else Form(report.output)
     show(diagnosis, Console(no_color=report.no_color or None), form, least=Severity(report.least))

@@ -6,7 +6,8 @@ import json
 
 from checks.model import Diagnosis
 from checks.report.shape import plain
+from checks.verdict import Severity
 
 
-def render(diagnosis: Diagnosis, version: str) -> str:
-    return json.dumps(plain(diagnosis, version), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+def render(diagnosis: Diagnosis, version: str, least: Severity = Severity.NONE) -> str:
+    return json.dumps(plain(diagnosis, version, least), indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -10,16 +10,19 @@ import re
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from checks.model import Diagnosis, Group, Result, Status
+from checks.report.grouping import at_least
 from checks.report.shape import page
+from checks.verdict import Severity
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def render(diagnosis: Diagnosis, version: str) -> str:
+def render(diagnosis: Diagnosis, version: str, least: Severity = Severity.NONE) -> str:
     root = Element("testsuites", name="kvctl validate")
     totals = [0, 0, 0, 0]
+    shown = at_least(diagnosis.results, least)
     for group in Group:
-        results = [one for one in diagnosis.results if one.group is group]
+        results = [one for one in shown if one.group is group]
         if not results:
             continue
         suite = SubElement(root, "testsuite", name=group.value, timestamp=diagnosis.generated_at.rstrip("Z"))

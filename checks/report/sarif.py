@@ -11,15 +11,16 @@ import json
 from typing import Any
 
 from checks.model import Diagnosis, Result, Status, Target
+from checks.report.grouping import at_least
 from checks.report.shape import page
-from checks.verdict import severity
+from checks.verdict import Severity, severity
 
 _LEVEL = {Status.FAIL: "error", Status.WARN: "warning", Status.ERROR: "note"}
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-def render(diagnosis: Diagnosis, version: str) -> str:
-    shown = [one for one in diagnosis.results if one.status in _LEVEL]
+def render(diagnosis: Diagnosis, version: str, least: Severity = Severity.NONE) -> str:
+    shown = [one for one in at_least(diagnosis.results, least) if one.status in _LEVEL]
     rules = sorted({one.id: one for one in shown}.items())
     index = {check: at for at, (check, _) in enumerate(rules)}
     log = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from checks.model import Diagnosis, Evidence, Result
-from checks.report.grouping import shown_counts
-from checks.verdict import severity
+from checks.report.grouping import at_least, shown_counts
+from checks.verdict import Severity, severity
 
 SCHEMA_VERSION = 1
 
@@ -20,8 +20,8 @@ def page(check: str) -> str:
     return f"docs/checks/{check}.md"
 
 
-def plain(diagnosis: Diagnosis, version: str) -> dict[str, Any]:
-    """The report as JSON types; `version` is kvctl's."""
+def plain(diagnosis: Diagnosis, version: str, least: Severity = Severity.NONE) -> dict[str, Any]:
+    """The report as JSON types; `version` is kvctl's. `least` leaves out results, which the summary still counts."""
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "kvctl", "version": version},
@@ -40,7 +40,7 @@ def plain(diagnosis: Diagnosis, version: str) -> dict[str, Any]:
             "confidence": diagnosis.confidence,
             "why": diagnosis.why,
         },
-        "results": [_result(one) for one in diagnosis.results],
+        "results": [_result(one) for one in at_least(diagnosis.results, least)],
     }
 
 

@@ -227,7 +227,8 @@ def next_step(diagnosis: Diagnosis) -> str:
     """What to do first; '' if nothing is to be done."""
     if diagnosis.verdict is not Verdict.INCONCLUSIVE:
         cause = first_cause(diagnosis.results)
-        return "" if cause is None else f"First: {_brief(cause)} ({page(cause.id)})."
+        lead = "Worth a look" if diagnosis.verdict is Verdict.WORKING else "First"
+        return "" if cause is None else f"{lead}: {_brief(cause)} ({page(cause.id)})."
     unread = next((one for one in diagnosis.results if one.status is Status.ERROR and one.hint), None)
     if unread is not None:
         return f"First: {_brief(unread)} ({page(unread.id)})."

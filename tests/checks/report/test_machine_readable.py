@@ -15,6 +15,7 @@ from checks.model import Evidence, Group, Reason, Stack, Status, Verdict, failed
 from checks.report import json_, junit, sarif, yaml_
 from checks.report.shape import plain
 from checks.runner import diagnose
+from checks.verdict import Severity
 from tests.checks.build import snapshot, worker
 from tests.checks.diagnoses import check, diagnosis, mixed, pod, result
 
@@ -77,6 +78,14 @@ def test_what_is_suppressed_or_folded_stays_in_json_and_is_marked() -> None:
     assert by_id["KV152"]["severity"] == "high"
     assert by_id["KV302"]["severity"] == "medium"
     assert by_id["KV152"]["docs"] == "docs/checks/KV152.md"
+
+
+def test_results_below_the_wanted_severity_are_left_out_but_counted() -> None:
+    data = plain(mixed(), "1.0", Severity.HIGH)
+    assert [one["id"] for one in data["results"]] == ["KV152", "KV203", "KV704"]
+    assert data["summary"] == plain(mixed(), "1.0")["summary"]
+    assert junit.render(mixed(), "1.0", Severity.HIGH).count("<testcase") == 3
+    assert len(run_of(sarif.render(mixed(), "1.0", Severity.HIGH))["results"]) == 3
 
 
 def suites(text: str) -> dict[str, ElementTree.Element]:

@@ -200,6 +200,12 @@ def test_an_inconclusive_verdict_with_unreadable_sources_says_what_to_do_about_t
 def test_a_working_system_has_nothing_to_do() -> None:
     one = diagnosis(result("KV501", Status.PASS), verdict=Verdict.WORKING)
     assert "First:" not in printed(one)
+    assert "Worth a look" not in printed(one)
+
+
+def test_a_warning_of_a_working_system_is_worth_a_look() -> None:
+    one = diagnosis(result("KV005", Status.WARN, Group.ACCESS), verdict=Verdict.WORKING)
+    assert "Worth a look: do this about KV005 (docs/checks/KV005.md)." in printed(one)
 
 
 def test_results_below_the_wanted_severity_are_left_out_but_errors_stay() -> None:
