@@ -4,8 +4,8 @@
     python scripts/check_pages.py --examples   first run the tests of the checks and keep the worst that each one said
     python scripts/check_pages.py --check      write nothing; exit code 1 if a page is not up to date
 
-Text by hand goes into docs/checks/_more/KVnnn.md, which is put into the page. Examples are kept in _examples.json, so
-that pages need no test run.
+Text by hand goes into docs/checks/_more/KVnnn.md, which is put into the page (index.md: into the index). Examples are
+kept in _examples.json, so that pages need no test run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from checks.report.explain import WHY, in_order, parts, stacks  # noqa: E402
 PAGES = ROOT / "docs" / "checks"
 EXAMPLES = PAGES / "_examples.json"
 MORE = PAGES / "_more"
-WIDTH = 120
+_INDEX = MORE / "index.md"
 _WORST = (Status.FAIL, Status.WARN, Status.ERROR)
 _TESTS = "tests/checks/catalogue"
 
@@ -117,6 +117,7 @@ def index() -> str:
         text += [f"## {group}", "", WHY[group], "", "| check | what | at worst | stacks |", "|---|---|---|---|"]
         text += [f"| [{one.id}]({one.id}.md) | {one.title} | {one.worst} | {stacks(one)} |" for one in checks]
         text.append("")
+    text += [_INDEX.read_text(encoding="utf-8").strip(), ""]
     return "\n".join(text)
 
 

@@ -112,7 +112,7 @@ class _Printer:
     def marked(self, status: Status, text: Text, style: str) -> int:
         """A line behind its mark; returns the indent of what belongs to it."""
         width = max(len(mark) for mark in self._marks.values()) + 1
-        self.put(text, width, Text(self._marks[status].ljust(width), style=style))
+        self.put(text, width, Text.assemble((self._marks[status].ljust(width), style)))
         return width + _INDENT
 
 
