@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.sim.connector import Connector
-from bench.sim.kvcache import CacheEvent, Ids, KVCache
+from bench.sim.kvcache import CacheEvent, Ids, KVCache, LowerTier
 from bench.sim.timing import StepWork, Timing
 from router.prefix.hashing import Keys, Tokens, block_keys, root_key
 
@@ -158,14 +158,26 @@ class _Sequence:
 
 
 class Engine:
-    """`connector` is a cache beside the engine's own; None costs a test an admission, a prefill chunk and a step."""
+    """`connector` is a cache beside the engine's own; None costs a test an admission, a prefill chunk and a step.
+    `lower` gets the blocks that the engine's cache gives up; None costs a test an eviction.
+    """
 
-    def __init__(self, config: EngineConfig, timing: Timing, connector: Connector | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        timing: Timing,
+        connector: Connector | None = None,
+        lower: LowerTier | None = None,
+    ) -> None:
         self.config = config
         self.timing = timing
         self.counters = Counters()
         self.cache = KVCache(
-            config.num_blocks, config.block_size, reuse=config.prefix_caching, record=config.record_events
+            config.num_blocks,
+            config.block_size,
+            reuse=config.prefix_caching,
+            record=config.record_events,
+            lower=lower,
         )
         self._sequences: dict[str, _Sequence] = {}
         self._waiting: deque[_Sequence] = deque()
@@ -243,9 +255,11 @@ class Engine:
         outputs = self._sample(planned)
         self.counters.steps += 1
         seconds = self.timing.step_seconds(work)
+        events = self.cache.take_events()
         if connector is not None:
             seconds += connector.take_seconds()
-        return StepResult(seconds, outputs, self.cache.take_events(), work)
+            events += connector.take_events()
+        return StepResult(seconds, outputs, events, work)
 
     def _plan_running(self, planned: list[_Sequence], budget: int) -> tuple[int, int, int, int, bool]:
         prefill = decodes = context = 0

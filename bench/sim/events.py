@@ -22,7 +22,6 @@ import zmq
 from bench.sim.kvcache import CacheEvent, Cleared, Removed, Stored
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
-MEDIUM = "GPU"
 
 
 class BlockStored(msgspec.Struct, tag_field="type", tag="BlockStored", omit_defaults=True, gc=False):
@@ -68,7 +67,7 @@ def wire_events(events: list[CacheEvent], block_size: int) -> list[WireEvent]:
                     token_ids=event.tokens.tolist(),
                     block_size=block_size,
                     lora_id=1 if event.lora else None,
-                    medium=MEDIUM,
+                    medium=event.medium,
                     lora_name=event.lora,
                     extra_keys=extra,
                     group_idx=0,
@@ -76,7 +75,7 @@ def wire_events(events: list[CacheEvent], block_size: int) -> list[WireEvent]:
                 )
             )
         elif isinstance(event, Removed):
-            out.extend(BlockRemoved([key], MEDIUM, 0) for key in event.keys.tolist())
+            out.extend(BlockRemoved([key], event.medium, 0) for key in event.keys.tolist())
         elif isinstance(event, Cleared):
             out.append(AllBlocksCleared())
     return out

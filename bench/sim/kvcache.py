@@ -11,6 +11,7 @@ tens of nanoseconds a block.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +20,28 @@ from bench.sim import blocks as kernel
 from router.prefix.hashing import Keys, Tokens
 
 Ids = npt.NDArray[np.int32]
+DEVICE_MEDIUM = "GPU"
+"""The device's name on vLLM's wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Full blocks that became findable: keys, the key before the first of them, and their tokens."""
+    """Full blocks that became findable: keys, the key before the first of them, their tokens, and where they are."""
 
     keys: Keys
     parent: int | None
     tokens: Tokens
     lora: str | None
     salt: str | None
+    medium: str = DEVICE_MEDIUM
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Blocks whose place was needed."""
+    """Blocks that are not there any more, in most cases because their place was needed."""
 
     keys: Keys
+    medium: str = DEVICE_MEDIUM
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +52,45 @@ class Cleared:
 CacheEvent = Stored | Removed | Cleared
 
 
+class LowerTier(Protocol):
+    """Takes what the device gives up.
+
+    `stored` tells of blocks that became findable, as `Stored` does. `evicted` of keys that the device has no copy of
+    any more; it answers what becomes of them. `cleared`: everything is to be forgotten.
+    """
+
+    def stored(self, keys: Keys, parent: int | None, tokens: Tokens, lora: str | None, salt: str | None) -> None: ...
+
+    def evicted(self, keys: list[int]) -> list[CacheEvent]: ...
+
+    def cleared(self) -> None: ...
+
+
 class KVCache:
     """`num_blocks` blocks of `block_size` tokens.
 
     Args:
         reuse: whether full blocks can be found again; without it nothing is cached and nothing recorded.
         record: whether changes are kept for `take_events`.
+        lower: gets what is evicted.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, reuse: bool = True, record: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        reuse: bool = True,
+        record: bool = True,
+        lower: LowerTier | None = None,
+    ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError("a cache needs at least one block of at least one token")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.reuse = reuse
         self._record = record and reuse
+        self._lower = lower
         self._events: list[CacheEvent] = []
         self._slots = np.full(1 << max(1, (2 * num_blocks - 1).bit_length()), -1, np.int32)
         self._key = np.zeros(num_blocks, np.uint64)
@@ -136,10 +165,13 @@ class KVCache:
         if not self.reuse or stop <= start:
             return
         kernel.publish(ids, keys, start, stop, self._node, self._key, self._slots, self._count)
-        if self._record:
+        if self._record or self._lower is not None:
             parent = int(keys[start - 1]) if start else None
             span = tokens[start * self.block_size : stop * self.block_size]
-            self._events.append(Stored(keys[start:stop], parent, span, lora, salt))
+            if self._lower is not None:
+                self._lower.stored(keys[start:stop], parent, span, lora, salt)
+            if self._record:
+                self._events.append(Stored(keys[start:stop], parent, span, lora, salt))
 
     def release(self, ids: Ids, held: int) -> None:
         """Let go of a sequence's blocks."""
@@ -153,6 +185,8 @@ class KVCache:
         self._node[:-1, kernel.HASHED] = 0
         self._node[:-1, kernel.TWIN] = -1
         self._count[kernel.CACHED] = 0
+        if self._lower is not None:
+            self._lower.cleared()
         if self._record:
             self._events.append(Cleared())
         return True
@@ -170,5 +204,13 @@ class KVCache:
         if stop <= start:
             return
         lost = kernel.take(ids, start, stop, self._evicted, self._node, self._key, self._slots, self._count)
-        if lost and self._record:
+        if not lost:
+            return
+        if self._lower is not None:
+            gone = [key for key in self._evicted[:lost].tolist() if not self._holds(key)]
+            self._events += self._lower.evicted(gone)
+        if self._record:
             self._events.append(Removed(self._evicted[:lost].copy()))
+
+    def _holds(self, key: int) -> bool:
+        return bool(self._slots[kernel.find(np.uint64(key), self._key, self._slots)] >= 0)

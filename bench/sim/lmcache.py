@@ -12,8 +12,7 @@ and some hundred nanoseconds a chunk.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -22,6 +21,8 @@ import numpy as np
 from bench.sim.engine import EngineRequest
 from bench.sim.faults import Fault, Faults
 from bench.sim.histogram import Histogram
+from bench.sim.keystore import KeyStore
+from bench.sim.kvcache import CacheEvent
 from bench.sim.styles import CHUNK
 from router.prefix.hashing import Tokens, block_keys, root_key, text_key
 
@@ -48,38 +49,6 @@ def none_hash(seed: str) -> int:
     """The root of all chunk keys of workers with this PYTHONHASHSEED: signed, 64 bits, as Python's hashes are."""
     value = text_key(b"PYTHONHASHSEED " + seed.encode(), 0)
     return value - (1 << 64) if value >> 63 else value
-
-
-class ChunkStore:
-    """Chunk keys in least-recently-used order, at most `capacity` of them."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._keys: OrderedDict[int, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def prefix(self, keys: Sequence[int]) -> int:
-        """How many of the first `keys` are here, up to the first that is not; those count as used."""
-        found = 0
-        for key in keys:
-            if key not in self._keys:
-                break
-            self._keys.move_to_end(key)
-            found += 1
-        return found
-
-    def add(self, key: int) -> bool:
-        """Keep a key; True if another one had to go for it."""
-        if key in self._keys:
-            self._keys.move_to_end(key)
-            return False
-        full = len(self._keys) >= self.capacity
-        if full:
-            self._keys.popitem(last=False)
-        self._keys[key] = None
-        return full
 
 
 class Lookup(NamedTuple):
@@ -181,14 +150,14 @@ class LMCache:
     def __init__(
         self,
         root: int,
-        remote: ChunkStore,
+        remote: KeyStore,
         observer: Observer,
         faults: Faults = frozenset(),
         time_scale: float = 1.0,
     ) -> None:
         self.counters = CacheCounters()
         self.histograms = CacheHistograms()
-        self.local = ChunkStore(int(L1_GIB * 2**30) // (CHUNK * TOKEN_BYTES))
+        self.local = KeyStore(int(L1_GIB * 2**30) // (CHUNK * TOKEN_BYTES))
         self.recent: deque[Recent] = deque(maxlen=RECENT_REQUESTS)
         self.active = Fault.INIT_FAILURE not in faults
         self.remote_up = Fault.L2_DOWN not in faults
@@ -253,6 +222,10 @@ class LMCache:
     def take_seconds(self) -> float:
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+    def take_events(self) -> list[CacheEvent]:
+        """None: LMCache tells its controller of its chunks, not the engine's listeners."""
+        return []
 
     def ping(self) -> bool:
         """Ask the remote store whether it is there, and remember the answer; the code of a failure is LMCache's -2."""

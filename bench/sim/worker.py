@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from bench.sim.engine import EngineConfig
 from bench.sim.faults import Fault, Faults
+from bench.sim.keystore import KeyStore
 from bench.sim.lines import Lines, LogFile, LogSink, LogStream, NoLog
 from bench.sim.live import LiveEngine
-from bench.sim.lmcache import L2_CHUNKS, ChunkStore, LMCache, none_hash
+from bench.sim.lmcache import L2_CHUNKS, LMCache, none_hash
 from bench.sim.router_log import Controller, RouterLog
 from bench.sim.statistics import Statistics
 from bench.sim.styles import Style
@@ -68,7 +69,7 @@ class WorkerFleet:
 
     def __init__(self, imitation: Imitation) -> None:
         self.imitation = imitation
-        self.remote = ChunkStore(L2_CHUNKS)
+        self.remote = KeyStore(L2_CHUNKS)
         self._timers = Timers()
         self._sinks: list[LogSink] = []
         if imitation.folder is not None:

@@ -9,7 +9,8 @@ import pytest
 
 from bench.sim.engine import Engine, EngineConfig, EngineRequest
 from bench.sim.faults import Fault, Faults
-from bench.sim.lmcache import ChunkStore, LMCache, Lookup, Transfer, none_hash
+from bench.sim.keystore import KeyStore
+from bench.sim.lmcache import LMCache, Lookup, Transfer, none_hash
 from bench.sim.timing import FixedTiming, Timing
 
 TOKEN_BYTES = 131_072
@@ -49,13 +50,13 @@ class Rig:
         self,
         *,
         seed: str = "1",
-        remote: ChunkStore | None = None,
+        remote: KeyStore | None = None,
         faults: Faults = frozenset(),
         time_scale: float = 1.0,
         **engine: int,
     ) -> None:
         self.heard = Heard()
-        self.remote = remote if remote is not None else ChunkStore(1000)
+        self.remote = remote if remote is not None else KeyStore(1000)
         self.cache = LMCache(none_hash(seed), self.remote, self.heard, faults, time_scale)
         sizes = {"num_blocks": 1024, "max_model_len": 8192} | engine
         self.engine = Engine(EngineConfig(**sizes), Timing(FixedTiming(0.0, 0.0)), self.cache)
@@ -151,7 +152,7 @@ def test_nothing_is_found_before_the_step_that_computes_it_has_ended() -> None:
 
 
 def test_another_worker_finds_what_is_in_the_shared_store() -> None:
-    remote = ChunkStore(1000)
+    remote = KeyStore(1000)
     Rig(remote=remote).run(range(600))
     other = Rig(remote=remote)
     assert other.run(range(600)) == [512]
@@ -159,7 +160,7 @@ def test_another_worker_finds_what_is_in_the_shared_store() -> None:
 
 
 def test_what_came_from_the_shared_store_is_kept_in_host_memory() -> None:
-    remote = ChunkStore(1000)
+    remote = KeyStore(1000)
     Rig(remote=remote).run(range(600))
     other = Rig(remote=remote)
     other.run(range(600))
@@ -169,7 +170,7 @@ def test_what_came_from_the_shared_store_is_kept_in_host_memory() -> None:
 
 
 def test_workers_whose_none_hash_differs_share_nothing() -> None:
-    remote = ChunkStore(1000)
+    remote = KeyStore(1000)
     Rig(remote=remote, seed="1").run(range(600))
     assert Rig(remote=remote, seed="2").run(range(600)) == [0]
 
@@ -241,7 +242,7 @@ def test_without_time_a_transfer_is_not_in_the_histograms_of_times() -> None:
 
 
 def test_a_store_of_chunks_drops_the_one_used_longest_ago() -> None:
-    store = ChunkStore(2)
+    store = KeyStore(2)
     assert [store.add(1), store.add(2)] == [False, False]
     assert store.prefix([1]) == 1
     assert store.add(3) is True

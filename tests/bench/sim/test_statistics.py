@@ -6,7 +6,8 @@ import pytest
 
 from bench.sim.engine import Counters, Snapshot
 from bench.sim.faults import Faults
-from bench.sim.lmcache import ChunkStore, LMCache, Lookup, Recent, Transfer
+from bench.sim.keystore import KeyStore
+from bench.sim.lmcache import LMCache, Lookup, Recent, Transfer
 from bench.sim.statistics import Statistics
 from bench.sim.styles import style_named
 
@@ -27,7 +28,7 @@ class Deaf:
 
 
 def rig(style: str = "lmcache-0.5.6") -> tuple[Statistics, LMCache]:
-    cache = LMCache(0, ChunkStore(10), Deaf(), HEALTHY)
+    cache = LMCache(0, KeyStore(10), Deaf(), HEALTHY)
     return Statistics(style_named(style), cache), cache
 
 
