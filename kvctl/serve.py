@@ -101,6 +101,23 @@ def serve(
             help="Seconds for which the blocks of a request count as held by a worker without KV events.",
         ),
     ] = 120.0,
+    approximate_cache_policy: Annotated[
+        str,
+        option(
+            "--approximate-cache-policy",
+            rich_help_panel=_ROUTING,
+            help="A worker without KV events is taken to hold what was sent there lately (ttl: --approximate-ttl), or "
+            "as much of it as fits its cache (lru).",
+        ),
+    ] = "ttl",
+    truth_loop: Annotated[
+        bool,
+        option(
+            "--truth-loop/--no-truth-loop",
+            rich_help_panel=_ROUTING,
+            help="Believe a worker's KV events less where its engine reuses less than they promise.",
+        ),
+    ] = True,
     allow_mode_override: Annotated[
         bool,
         option(
@@ -452,7 +469,7 @@ def serve(
     from router.admin.app import threshold_settings
     from router.admission import AdmissionSettings, parse_class
     from router.affinity import AffinityMode, AffinitySettings
-    from router.core import CoreSettings
+    from router.core import ApproximatePolicy, CoreSettings
     from router.dispatch import DispatchSettings
     from router.engine_time import PrefillModel
     from router.fleet.spec import SpecError, check_unique, parse_spec
@@ -463,6 +480,7 @@ def serve(
     from router.policies.settings import PolicySettings
     from router.proxy.interface import Limits, Timeouts
     from router.server import ServeSettings, StartError, run
+    from router.truth import TruthSettings
 
     tokenizer_path = tokenizer
     if model is not None and Path(model).exists():
@@ -500,6 +518,8 @@ def serve(
             raise Problem(
                 f"--router-prefill-load-model must be none, polynomial or fitted, not '{router_prefill_load_model}'"
             )
+        if approximate_cache_policy not in (*ApproximatePolicy,):
+            raise Problem(f"--approximate-cache-policy must be ttl or lru, not '{approximate_cache_policy}'")
         affinity = None
         if session_affinity_ttl is not None:
             affinity = AffinitySettings(session_affinity_ttl, AffinityMode(session_affinity_mode))
@@ -538,6 +558,8 @@ def serve(
                     index_limit=index_limit_mib << 20,
                     predict_ttl=predict_ttl,
                     approximate_ttl=approximate_ttl,
+                    approximate_policy=ApproximatePolicy(approximate_cache_policy),
+                    truth=TruthSettings() if truth_loop else None,
                     thresholds=thresholds,
                     seed=seed,
                 ),

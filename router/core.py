@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,22 @@ from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
 from router.policies.settings import PolicySettings
 from router.prefix.active import ActiveBlocks
+from router.prefix.capacity import CapacityLru, output_blocks
 from router.prefix.hashing import block_keys
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
+from router.truth import TruthLoop, TruthSettings
 
 MIB = 1 << 20
+_LRU_ENTRY_BYTES = 128
 FALLBACK_BLOCK_SIZE = 16
+
+
+class ApproximatePolicy(StrEnum):
+    """What a worker without KV events is taken to hold: what was sent there lately, or as much as fits."""
+
+    TTL = "ttl"
+    LRU = "lru"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,8 @@ class CoreSettings:
     index_limit: int = 1024 * MIB
     predict_ttl: float = 5.0
     approximate_ttl: float = 120.0
+    approximate_policy: ApproximatePolicy = ApproximatePolicy.TTL
+    truth: TruthSettings | None = field(default_factory=TruthSettings)
     thresholds: BusyThresholds = field(default_factory=BusyThresholds)
     seed: int | None = None
 
@@ -81,6 +94,10 @@ class RoutingCore:
         self.timing = EngineTiming(_model(settings, by_time)) if timed else None
         """Estimates of engines' times, where a setting asks for them."""
         self._predicts = settings.predict_ttl > 0
+        self.capacity: CapacityLru | None = None
+        if settings.approximate_policy is ApproximatePolicy.LRU:
+            self.capacity = CapacityLru(max(settings.index_limit // _LRU_ENTRY_BYTES, 1))
+        self.truth = None if settings.truth is None else TruthLoop(settings.truth)
         self.affinity = None if settings.affinity is None else SessionAffinity(settings.affinity)
         self._policies: dict[str, Policy] = {}
         self._learners: dict[str, Learns] = {}
@@ -94,6 +111,8 @@ class RoutingCore:
         self.index.ensure_slots(count)
         self.predictions.ensure_slots(count)
         self.loads.ensure_slots(count)
+        if self.capacity is not None:
+            self.capacity.ensure_slots(count)
         if self.timing is not None:
             self.timing.ensure_slots(count)
 
@@ -101,8 +120,11 @@ class RoutingCore:
         """Drops what is known and expected of a worker's cache (its process died, or it was removed)."""
         slots = worker.slots if rank is None else worker.slots[rank : rank + 1]
         for slot in slots:
+            self.loads.given_up[slot] += self.index.blocks(slot)
             self.index.clear(slot)
             self.predictions.drop(slot)
+            if self.capacity is not None:
+                self.capacity.drop(slot)
             if self.timing is not None:
                 self.timing.forget(slot)
         for learner in self._learners.values():
@@ -115,13 +137,15 @@ class RoutingCore:
             ValueError: the event contradicts itself.
         """
         self.index.apply(slot, event)
-        if isinstance(event, BlockRemoved) and event.tier is Tier.DEVICE and len(self.index.gone):
+        if isinstance(event, BlockRemoved) and event.tier in (Tier.DEVICE, None) and len(self.index.gone):
             self.predictions.remove(slot, self.index.gone)
             self.loads.given_up[slot] += len(self.index.gone)
 
     def retire(self, worker: Worker) -> None:
         """After `fleet.remove`: forget the worker, and give its slots back once its last request has ended."""
         self.forget(worker)
+        if self.truth is not None:
+            self.truth.forget(worker)
         self._retired.append(worker)
         self.reclaim()
 
@@ -157,30 +181,39 @@ class RoutingCore:
         own = view.zeros
         decode = self.loads.decode_blocks(slots)
         codes = why_not(request, view, self.thresholds, prefill, decode)
-        device = host = disk = shared = view.zeros
+        device = host = disk = shared = told = view.zeros
         new_blocks = view.zeros
         for size, keys in request.keys.items():
             found = self.index.match(keys)
+            if request.own_keys is not None:
+                keys = request.own_keys[size]
             live = self.loads.active.shared_depth(keys)[slots] if self.settings.assume_kv_reuse else view.zeros
-            overlap = found.device[slots]
+            overlap = says = found.device[slots]
             if self._predicts:
                 overlap = np.maximum(overlap, live)
-            if len(self.predictions):
-                overlap = np.maximum(overlap, self.predictions.match(keys, now)[slots])
+            expected = self._expected(keys, view, now)
+            if expected is not None:
+                overlap = np.maximum(overlap, expected)
+                if view.blind:
+                    says = np.where((view.no_events > 0) & (live < expected), expected, says)
             mine_queued = self.loads.pending.own_blocks(keys, self.fleet.slot_count) if self._predicts else None
             if mine_queued is not None:
                 own = np.minimum(mine_queued[slots] * (view.block_size == size) * size + own, prefill)
             fresh = len(keys) - live
             if len(request.keys) == 1:
-                device, new_blocks = overlap, fresh
+                device, told, new_blocks = overlap, says, fresh
                 host, disk, shared = found.host[slots], found.disk[slots], found.external[slots]
                 continue
             mine = view.block_size == size
             device = np.where(mine, overlap, device)
+            told = np.where(mine, says, told)
             host = np.where(mine, found.host[slots], host)
             disk = np.where(mine, found.disk[slots], disk)
             shared = np.where(mine, found.external[slots], shared)
             new_blocks = np.where(mine, fresh, new_blocks)
+        trust = None if self.truth is None else self.truth.weights(slots)
+        if trust is not None:
+            device, host, disk, shared = ((blocks * trust).astype(np.int64) for blocks in (device, host, disk, shared))
         return Candidates(
             workers=view.workers,
             ranks=view.ranks,
@@ -201,7 +234,17 @@ class RoutingCore:
             device_class=view.device_class,
             taint_factor=_taint_factor(request, view) if request.hints.preferred_taints else None,
             times=None if self.timing is None else self._times(self.timing, request, slots, now),
+            told=told,
+            trust=trust,
         )
+
+    def _expected(self, keys: npt.NDArray[np.uint64], view: FleetView, now: float) -> IntArray | None:
+        """Blocks of a prompt that each row probably holds although no event says so; None if there are none."""
+        found = self.predictions.match(keys, now)[view.slots] if len(self.predictions) else None
+        if self.capacity is None or not view.blind:
+            return found
+        fits: IntArray = self.capacity.match(keys)[view.slots] * view.no_events
+        return fits if found is None else np.maximum(found, fits)
 
     def _times(self, timing: EngineTiming, request: RouteRequest, slots: IntArray, now: float) -> EngineTimes:
         return timing.times(slots, self.loads.prefills.seconds(slots, now), request.hints.osl)
@@ -287,7 +330,7 @@ class RoutingCore:
         row = decision.winner
         candidates = decision.candidates
         slot = int(candidates.slots[row])
-        keys = request.keys.get(decision.block_size)
+        keys = (request.own_keys or request.keys).get(decision.block_size)
         held = candidates.device[row], candidates.host[row], candidates.disk[row]
         cached = int(weighted_blocks(*held, self.settings.policies.weights) * decision.block_size)
         if not self.settings.policies.weights.track_prefill_tokens:
@@ -311,13 +354,16 @@ class RoutingCore:
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
             blind = not worker.tells or Degraded.APPROXIMATE_TOKENS in request.degraded
-            if blind and self.settings.approximate_ttl > 0:
+            if blind and self.capacity is not None and not worker.tells and worker.capacity_blocks:
+                self.capacity.touch(slot, keys, worker.capacity_blocks)
+            elif blind and self.settings.approximate_ttl > 0:
                 self.predictions.add(slot, keys, now, ttl=self.settings.approximate_ttl)
         return booking
 
     def first_token(self, booking: Booking, waited: float, now: float) -> None:
         """The first token of a booked request has come, `waited` seconds after it was placed."""
         booking.prefill_done(now)
+        booking.given_up_by_then = int(self.loads.given_up[booking.slot])
         if self.timing is not None and booking.alone:
             self.timing.saw_prefill(booking.slot, booking.prefill, waited)
 
@@ -333,8 +379,14 @@ class RoutingCore:
     def ended(self, booking: Booking, worker: Worker, now: float) -> None:
         """A released booking: where the engine's own word on its blocks is late, they count as held until it comes.
 
-        An engine that gave up blocks in the meantime may have given up these: then nothing is expected.
+        An engine that gave up blocks in the meantime may have given up these: then nothing is expected. Where blocks
+        are counted by capacity, the engine has let go of the prompt's and of those that the answer filled.
         """
+        if self.capacity is not None and booking.computed and worker.capacity_blocks and not worker.tells:
+            output = booking.output_tokens if booking.reported_output is None else booking.reported_output
+            filled = output_blocks(booking.prompt_tokens, output, booking.block_size) if booking.block_size else 0
+            self.capacity.touch(booking.slot, booking.keys, worker.capacity_blocks, filled)
+            return
         ttl, slot, keys = self.settings.predict_ttl, booking.slot, booking.keys
         if not booking.computed or not len(keys) or ttl <= 0 or not worker.tells:
             return
@@ -342,15 +394,28 @@ class RoutingCore:
         if not told and self.loads.given_up[slot] == booking.given_up_before:
             self.predictions.add(slot, keys, now, ttl=ttl)
 
+    def reported(self, decision: Decision, booking: Booking, worker: Worker, cached: int, now: float) -> None:
+        """The engine says how many tokens of a request's one prompt it found in its cache."""
+        told = decision.candidates.told
+        if self.truth is None or told is None:
+            return
+        by_then = booking.given_up_by_then
+        given_up = int(self.loads.given_up[booking.slot] if by_then is None else by_then) - booking.given_up_before
+        blocks = int(told[decision.winner]) - given_up
+        promised = reusable_tokens(max(blocks, 0), decision.prompt_tokens, decision.block_size)
+        self.truth.answered(worker, promised, cached, now)
+
     def _degraded(self, request: RouteRequest, policy: Policy, candidates: Candidates) -> tuple[Degraded, ...]:
         """What a policy that looks at blocks had to do without; nothing for the others."""
         if "blocks" not in policy.needs:
             return ()
         view: FleetView = self.fleet.view
-        if view.whole:
+        if view.whole and candidates.trust is None:
             return request.degraded
         found = list(request.degraded)
         rows = candidates.eligible
+        if candidates.trust is not None and (candidates.trust[rows] < 1.0).any():
+            found.append(Degraded.INDEX_DISTRUSTED)
         if (view.no_events[rows] > 0).any():
             found.append(Degraded.NO_KV_EVENTS)
         if (view.lost_events[rows] > 0).any():

@@ -92,7 +92,7 @@ class RequestDispatcher:
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
-        self._counts = core.settings.track_output or core.timing is not None
+        self._counts = core.settings.track_output or core.timing is not None or core.capacity is not None
         self._session_header = settings.session_header.encode() if settings.session_header else None
         self._count = 0
 
@@ -136,6 +136,9 @@ class RequestDispatcher:
     def first_token(self, leg: RoutedLeg, now: float) -> None:
         self.core.first_token(leg.booking, now - leg.placed, now)
         self.waiting.poke()
+
+    def reported(self, leg: RoutedLeg, cached_tokens: int) -> None:
+        self.core.reported(leg.decision, leg.booking, leg.worker, cached_tokens, self._clock())
 
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
         if outcome is Outcome.OK and leg.gap_s:

@@ -71,6 +71,15 @@ class KvFeed:
             found.append(Source(worker.id, source.rank, endpoint, replay, source.topic))
         return found
 
+    def resync(self, worker: Worker, reason: str) -> None:
+        """Learn a worker's cache anew: its publishers are asked for all that they still have. Those that cannot be
+        asked, or where there are none, leave nothing known."""
+        log.warning("Worker %s: its KV events are learnt anew: %s", worker.id, reason)
+        if self._followed.get(worker.id):
+            self._listener.resync(worker.id, reason)
+        else:
+            self._core.forget(worker)
+
     def unfollow(self, worker: Worker) -> None:
         if self._followed.pop(worker.id, None):
             self._listener.remove(worker.id)
@@ -211,6 +220,7 @@ def _shown(state: SourceState | None) -> dict[str, Any]:
         "frames_lost": state.lost,
         "epochs": state.order.epochs,
         "reconnects": state.reconnects,
+        "resyncs": state.resyncs,
         "error": state.error,
         "ignored": dict(state.ignored),
     }

@@ -22,6 +22,8 @@ class LegOwner(Protocol):
 
     def first_token(self, leg: RoutedLeg, now: float) -> None: ...
 
+    def reported(self, leg: RoutedLeg, cached_tokens: int) -> None: ...
+
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None: ...
 
 
@@ -87,12 +89,15 @@ class RoutedLeg:
         self.booking.generated(items)
 
     def usage(self, usage: Usage) -> None:
+        if usage.completion_tokens is not None:
+            self.booking.reported_output = usage.completion_tokens
         cached = usage.cached_tokens
         if cached is None or not self.request.joins or self.decision.engine_cached_tokens is not None:
             return
         self.decision.engine_cached_tokens = cached
         if self.decision.prompt_tokens:
             self._owner.stats.joined(self.decision.predicted_cached_tokens, cached)
+            self._owner.reported(self, cached)
 
     def end(self, outcome: Outcome, status: int) -> None:
         if self._ended:

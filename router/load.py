@@ -26,7 +26,7 @@ class Booking:
     """One request's share of its slot's load. A context manager; `release` may be called again, and does nothing.
 
     `prefill`: its uncached prompt tokens when it was placed; `alone`: nothing else waited for prefill there then.
-    `output_tokens`: generated so far, as far as they were counted.
+    `output_tokens`: generated so far, as far as they were counted; `reported_output`: as the engine says at the end.
     """
 
     __slots__ = (
@@ -41,10 +41,12 @@ class Booking:
         "block_size",
         "computed",
         "given_up_before",
+        "given_up_by_then",
         "keys",
         "output_tokens",
         "prefill",
         "prompt_tokens",
+        "reported_output",
         "slot",
     )
 
@@ -78,6 +80,9 @@ class Booking:
         self._prefill_ticket = prefill_ticket
         self._released = False
         self.given_up_before = int(loads.given_up[slot])
+        self.given_up_by_then: int | None = None
+        """`given_up` of the slot when the first token had come, if somebody noted it."""
+        self.reported_output: int | None = None
         self.computed = False
         """Whether the engine has computed the prompt, as far as is known."""
 

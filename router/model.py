@@ -55,6 +55,8 @@ class Degraded(StrEnum):
     BLOCK_SIZE_DIFFERS = "block_size_differs"
     NO_SESSION = "no_session"
     POLICY_FAILED = "policy_failed"
+    INDEX_DISTRUSTED = "index_distrusted"
+    MULTIMODAL = "multimodal"
 
 
 class WhyNot(IntEnum):
@@ -123,7 +125,8 @@ NO_HINTS = Hints()
 class RouteRequest:
     """What a policy may know of a request.
 
-    `keys` maps a block size to the request's block keys (uint64, one a full block); usually one entry. `joins` is
+    `keys` maps a block size to the request's block keys (uint64, one a full block); usually one entry. `own_keys` are
+    those by which the router knows the request again itself, where they differ: its media are part of them. `joins` is
     false where the engine's figure of cached tokens is not that of this prompt (several prompts or answers at once).
     `weights` are this request's overrides of kv weights by name, checked. `now` is the core's clock when
     the decision is made.
@@ -133,6 +136,7 @@ class RouteRequest:
     model: str
     prompt_tokens: int = 0
     keys: dict[int, npt.NDArray[np.uint64]] = field(default_factory=dict)
+    own_keys: dict[int, npt.NDArray[np.uint64]] | None = None
     degraded: tuple[Degraded, ...] = ()
     pin_worker: str | None = None
     pin_rank: int | None = None
@@ -154,7 +158,8 @@ class Candidates:
     booked; `new_blocks` is what this request would add to `decode_blocks` on that row, so that the potential load is
     the sum of the two. `own_prefill_tokens` is the part of `prefill_tokens` that is this request's own prefix, being
     computed there for another. `taint_factor` multiplies the cost where the request prefers some taints, else None;
-    `times` is there for a policy that needs it.
+    `times` is there for a policy that needs it. `told` are the device blocks that the worker's own events promise,
+    without what is only expected; `trust` is what overlaps were multiplied with, None if every index is trusted.
     """
 
     workers: tuple[str, ...]
@@ -176,6 +181,8 @@ class Candidates:
     device_class: IntArray
     taint_factor: FloatArray | None = None
     times: EngineTimes | None = None
+    told: IntArray | None = None
+    trust: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.workers)

@@ -13,8 +13,9 @@ from router.core import potential_loads
 from router.model import Decision, WhyNot
 from router.policies.kv import KvWeights
 from router.shadow import ShadowCounts
+from router.truth import IndexTrust
 
-_BYTES_PER_ROW = 110
+_BYTES_PER_ROW = 118
 _BYTES_PER_DECISION = 2500
 
 
@@ -82,6 +83,7 @@ def record(decision: Decision, weights: KvWeights) -> dict[str, Any]:
                     "active_requests": int(rows.active_requests[row]),
                     "own_prefill_tokens": int(rows.own_prefill_tokens[row]),
                 },
+                "index_confidence": 1.0 if rows.trust is None else float(rows.trust[row]),
                 "terms": [
                     {"name": term.name, "value": float(term.values[row]), "unit": term.unit} for term in decision.terms
                 ],
@@ -124,4 +126,15 @@ def shown_shadow(counts: ShadowCounts) -> dict[str, Any]:
         "mean_cost_difference_blocks": counts.cost_difference / decisions,
         "mean_cached_tokens_difference": counts.cached_difference / decisions,
         "chosen": dict(sorted(counts.chosen.items())),
+    }
+
+
+def shown_trust(trust: IndexTrust) -> dict[str, Any]:
+    """How far a worker's index is believed, as `GET /workers` answers it."""
+    return {
+        "confidence": round(trust.confidence, 4),
+        "distrusted": trust.distrusted,
+        "answers": trust.answers,
+        "shortfalls": trust.shortfalls,
+        "resyncs": trust.resyncs,
     }

@@ -5,6 +5,7 @@ Read when scraped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,12 +13,14 @@ from prometheus_client.registry import Collector
 
 from router.feed import KvFeed
 from router.fleet.monitor import FleetMonitor
+from router.fleet.registry import Fleet
 from router.model_tokens import ModelTokens
 from router.records import DecisionLog
 from router.shadow import Shadows
+from router.truth import TruthLoop
 from router.waiting import WaitingRoom
 
-_EVENTS = ("frames", "blocks", "malformed", "gaps", "repaired", "frames_lost", "epochs", "reconnects")
+_EVENTS = ("frames", "blocks", "malformed", "gaps", "repaired", "frames_lost", "epochs", "reconnects", "resyncs")
 
 
 class RoomCollector(Collector):
@@ -37,6 +40,16 @@ class RoomCollector(Collector):
             for what in _EVENTS:
                 events.add_metric([worker, what], float(sum(state.get(what, 0) for state in states)))
         yield events
+        ignored = CounterMetricFamily(
+            "kvctl_kv_events_ignored", "KV events left out of the index", labels=["worker", "reason"]
+        )
+        for worker in self._feed.followed():
+            counts: Counter[str] = Counter()
+            for state in self._feed.states(worker):
+                counts.update(state.get("ignored", {}))
+            for reason, times in counts.items():
+                ignored.add_metric([worker, reason], float(times))
+        yield ignored
         yield CounterMetricFamily("kvctl_kv_events_not_applied", "Contradictory KV events", self._feed.not_applied)
         yield CounterMetricFamily(
             "kvctl_workers_file_errors", "Reads of the workers file that were not taken", self._monitor.file_errors
@@ -65,6 +78,38 @@ class RoomCollector(Collector):
             size.add_metric([name], float(used))
             limit.add_metric([name], float(most))
         yield from (size, limit)
+
+
+class TruthCollector(Collector):
+    """How far each worker's index is believed."""
+
+    def __init__(self, truth: TruthLoop, fleet: Fleet) -> None:
+        self._truth = truth
+        self._fleet = fleet
+
+    def collect(self) -> Iterable[Metric]:
+        confidence = GaugeMetricFamily(
+            "kvctl_worker_index_confidence",
+            "Mean share of the cached tokens its index promised that the engine reused (0..1)",
+            labels=["worker"],
+        )
+        distrusted = GaugeMetricFamily(
+            "kvctl_worker_index_distrusted", "1 while its overlap counts only times its confidence", labels=["worker"]
+        )
+        judged = CounterMetricFamily(
+            "kvctl_worker_index_answers", "Answers held against the index's promise", labels=["worker", "kept"]
+        )
+        resyncs = CounterMetricFamily(
+            "kvctl_worker_index_resyncs", "Times its index was learnt anew for broken promises", labels=["worker"]
+        )
+        for worker in self._fleet.workers.values():
+            trust = self._truth.of(worker)
+            confidence.add_metric([worker.id], trust.confidence)
+            distrusted.add_metric([worker.id], float(trust.distrusted))
+            judged.add_metric([worker.id, "yes"], trust.answers - trust.shortfalls)
+            judged.add_metric([worker.id, "no"], trust.shortfalls)
+            resyncs.add_metric([worker.id], trust.resyncs)
+        yield from (confidence, distrusted, judged, resyncs)
 
 
 class QueueCollector(Collector):

@@ -36,7 +36,7 @@ from router.prefix.warm import warm
 from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
 from router.records import DecisionLog
-from router.room_metrics import QueueCollector, RoomCollector, ShadowCollector
+from router.room_metrics import QueueCollector, RoomCollector, ShadowCollector, TruthCollector
 from router.shadow import Shadows
 from router.tokens.tokenizer import LocalTokenizer, TokenizerError
 
@@ -82,6 +82,8 @@ class Router:
         self.log = DecisionLog()
         self.tokens = ModelTokens(self.core.fleet, local)
         self.feed = KvFeed(self.core, loop)
+        if self.core.truth is not None:
+            self.core.truth.resync = self.feed.resync
         self.monitor = FleetMonitor(
             self.core.fleet, self, interval=settings.health_interval, model=settings.dispatch.model
         )
@@ -94,6 +96,8 @@ class Router:
         registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
         registry.register(RoomCollector(self.tokens, self.feed, self.monitor, self.log))
         registry.register(QueueCollector(self.dispatcher.waiting))
+        if self.core.truth is not None:
+            registry.register(TruthCollector(self.core.truth, self.core.fleet))
         if self.shadows is not None:
             registry.register(ShadowCollector(self.shadows))
         admin = AdminApp(
@@ -116,6 +120,8 @@ class Router:
         self.plane.forget(worker.endpoint)
         if process_gone:
             self.core.forget(worker)
+            if self.core.truth is not None:
+                self.core.truth.forget(worker)
             if self.shadows is not None:
                 self.shadows.forget(worker.id, worker.slots, removed=False)
 

@@ -28,7 +28,7 @@ from router.fleet.spec import SpecError, spec_from_item
 from router.fleet.worker import Worker
 from router.model import BadRequest, Decision, RoutingError
 from router.proxy.errors import error_body
-from router.records import DecisionLog, record, shown_shadow, summary
+from router.records import DecisionLog, record, shown_shadow, shown_trust, summary
 
 MAX_BODY = 64 << 20
 _SLICE = 0.002
@@ -161,6 +161,7 @@ class AdminApp:
             "replay_endpoint": worker.replay_endpoint,
             "kv_sources": self.feed.states(worker.id),
             "cached_blocks": sum(core.index.blocks(slot) for slot in worker.slots),
+            "index_trust": None if core.truth is None else shown_trust(core.truth.of(worker)),
             "active_requests": sum(int(core.loads.active_requests[slot]) for slot in worker.slots),
             "warnings": dict(worker.warnings),
             "tokenizer": self.dispatcher.tokens.describe(worker.models),

@@ -71,6 +71,7 @@ class SourceState:
     blocks: int = 0
     malformed: int = 0
     reconnects: int = 0
+    resyncs: int = 0
     error: str = ""
     order: OrderCounters = field(default_factory=OrderCounters)
     ignored: Counter[str] = field(default_factory=Counter)

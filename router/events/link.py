@@ -59,6 +59,7 @@ class Link:
         self.ranks = {source.rank}
         self.removed = False
         self.known_before = False
+        self.resync_reason = ""
         self._sockets: dict[Part, zmq.Socket[bytes]] = {}
 
     def connect(self, context: zmq.Context[zmq.Socket[bytes]], watch: Watch) -> None:

@@ -104,6 +104,13 @@ class EventListener:
             link.removed = True
             self._command("close", link)
 
+    def resync(self, worker_id: str, reason: str) -> None:
+        """Begin a new epoch for a worker, all ranks: what it told is void, and it is asked for all that it has."""
+        for key, link in self._links.items():
+            if key[0] == worker_id:
+                link.resync_reason = reason
+                self._command("resync", link)
+
     def states(self) -> dict[tuple[str, int], SourceState]:
         """The state of every source by (worker id, rank)."""
         return {key: link.state for key, link in self._links.items()}
@@ -217,6 +224,9 @@ class EventListener:
         if name == "open" and not link.removed:
             self._open.append(link)
             self._guarded(link, EventListener._connect)
+        elif name == "resync" and link in self._open and link.known_before:
+            link.state.resyncs += 1
+            self._act(link, link.order.restart(link.resync_reason, time.monotonic()))
         elif name == "close" and link in self._open:
             self._open.remove(link)
             self._asking.discard(link)

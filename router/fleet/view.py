@@ -39,6 +39,8 @@ class FleetView:
         self.scoring_block_size = np.maximum(self.block_size, 1)
         self.block_sizes = tuple(sorted({worker.block_size for worker in members if worker.block_size}))
         self.no_events: IntArray = _ints(not worker.tells for worker in self.members)
+        self.blind = bool(self.no_events.any())
+        """Some row is routed in approximate mode."""
         self.lost_events: IntArray = _ints(worker.kv is KvState.LOST for worker in self.members)
         self.differs: IntArray = _ints("block_size" in worker.warnings for worker in self.members)
         self.whole = bool(

@@ -268,3 +268,20 @@ def forget(nodes, ntab, handles, htab, sets, stab, words, state, slots, timers, 
         leave_queue(timers, queues, h)
         gone += 1
     return gone
+
+
+@njit(i64(*at.CORE, TIMERS_T, QUEUES_T, i64, i64), **at.KERNEL)
+def trim(nodes, ntab, handles, htab, sets, stab, words, state, slots, timers, queues, slot, most):
+    """Forget what stands first in the queue of the slot's number until the slot has at most `most` handles.
+    Returns how many."""
+    state[at.NEED] = 0
+    gone = 0
+    while slots[slot, 1] > most:
+        h = queues[slot, 0]
+        need = detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, 0)
+        if need < 0:
+            state[at.NEED] = need
+            return gone
+        leave_queue(timers, queues, h)
+        gone += 1
+    return gone
