@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -72,7 +72,7 @@ def begin(tape: Tape, options: ProbeOptions | None) -> tuple[str, ProbeOptions] 
     try:
         kept = msgspec.json.decode(answer.text, type=Begun)
         told = {name: getattr(kept, name) for name in ("endpoint", "requests", "tokens", "yes", "force", "heartbeat")}
-        return kept.run, ProbeOptions(**told, api_key="" if options is None else options.api_key)
+        return kept.run, replace(options or ProbeOptions(), **told)
     except (msgspec.DecodeError, ValueError):
         return None
 

@@ -37,6 +37,8 @@ LOOKS = 4
 FLUSH_LOOKS = 26
 """LMCache writes its counters every 10 s."""
 EXPIRY_MARGIN_S = 15.0
+TIMED_PAUSE_S = 2.0
+"""Between a streamed prompt and its repeat, for the router to learn of it."""
 _BUSY = frozenset({429, 503, 529})
 
 
@@ -203,8 +205,13 @@ class Course:
             tokens = self.plan.tokens
         if self._may("stream-cold", 2, tokens):
             text = prompt(self.asker.nonce("timed"), tokens, self._scale)
-            if self._send("stream-cold", text, tokens, stream=True).reply.ok:
-                self.sleep(2.0)
+            cold = self._send("stream-cold", text, tokens, stream=True)
+            if not cold.reply.ok:
+                return
+            self.sleep(TIMED_PAUSE_S)
+            warm = self._send("stream-warm", text, tokens, stream=True)
+            slower = (warm.reply.ttft_s or 0.0) >= (cold.reply.ttft_s or 0.0)
+            if warm.reply.ok and slower and self.asker.budget.allows(1, tokens):
                 self._send("stream-warm", text, tokens, stream=True)
 
     def _expiry(self) -> None:
