@@ -64,7 +64,7 @@ def diagnose(
 
 def findings(check: Check, snapshot: Snapshot) -> list[Finding]:
     """What one check says; at least one finding."""
-    if check.stacks is not None and snapshot.stack not in check.stacks:
+    if check.stacks is not None and not snapshot.stacks & check.stacks:
         fitting = ", ".join(sorted(check.stacks))
         return [skipped(Reason.NOT_APPLICABLE, f"for {fitting}; this is {snapshot.stack}")]
     if check.needs_probe and snapshot.probe is None:

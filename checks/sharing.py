@@ -7,14 +7,17 @@ from typing import Any
 from checks.evidence import env, shown
 from checks.hyperpod import endpoint_of
 from checks.lmcache import remote_url, why_not_in_process
-from checks.model import Evidence
+from checks.model import CONTROLLER_STACKS, Evidence
 from checks.serving import config_unread
 from checks.snapshot import Member, Snapshot
 
 
 def kvaware(snapshot: Snapshot) -> bool:
-    """Requests are routed by LMCache's controller: router and workers must compute the same keys."""
-    return snapshot.strategy == "kvaware"
+    """Requests are routed by LMCache's controller: router and workers must compute the same keys.
+
+    kvctl's own mode of that name computes keys from token ids, and asks no controller.
+    """
+    return snapshot.strategy == "kvaware" and bool(snapshot.stacks & CONTROLLER_STACKS)
 
 
 def shares_l2(snapshot: Snapshot, worker: Member) -> bool:

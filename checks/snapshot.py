@@ -332,6 +332,15 @@ class Snapshot:
             yield model, tuple(worker for worker in self.workers if worker.model == model)
 
     @property
+    def stacks(self) -> frozenset[Stack]:
+        """Stacks whose checks apply: `stack`, and where LMCache's controller logs beside kvctl's router also `unknown`,
+        which stands for a controller of nobody in particular."""
+        beside = self.stack is Stack.KVCTL and any(
+            router.log is not None and router.log.has(*_CONTROLLER_STARTS) for router in self.routers
+        )
+        return frozenset({self.stack, Stack.UNKNOWN}) if beside else frozenset({self.stack})
+
+    @property
     def strategy(self) -> str:
         """Effective routing strategy in lower case without separators (kvaware, prefixaware, session, roundrobin, kv…).
 
@@ -381,6 +390,9 @@ class Snapshot:
 
 _SIMULATED = "+sim"
 """Ends kvctl's own version, which its simulated engines answer."""
+_CONTROLLER_STARTS = ("lmcache-pull-handler", "lmcache-health-check-thread", "router-kvaware-ports")
+"""Lines of LMCache's controller when it starts; kvctl's own router never prints them."""
+
 _SAYS_NOTHING = frozenset({"LMCACHE_LOG_LEVEL", "LMCACHE_TRACK_USAGE"})
 """Variables that the production stack's chart and images set whether or not LMCache is used."""
 

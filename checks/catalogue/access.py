@@ -29,6 +29,7 @@ from checks.model import (
     skipped,
     warned,
 )
+from checks.sharing import kvaware
 from checks.snapshot import Member, Role, Snapshot
 
 _BAD_WAITS = frozenset(
@@ -208,7 +209,7 @@ def _memory_hint(snapshot: Snapshot, member: Member) -> str:
 
 
 def router_replicas(snapshot: Snapshot) -> Iterator[Finding]:
-    strategy, grave = snapshot.strategy, snapshot.stack in CONTROLLER_STACKS and snapshot.strategy == "kvaware"
+    strategy, grave = snapshot.strategy, kvaware(snapshot)
     keeps_state = grave or strategy == "prefixaware" or snapshot.stack in (Stack.DYNAMO, Stack.KVCTL)
     if not snapshot.routers:
         yield skipped(Reason.NO_DATA, "no router was found")

@@ -86,7 +86,7 @@ def connector(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _connector(snapshot: Snapshot, worker: Member, found: Transfer | None) -> Finding:
-    kvaware = snapshot.strategy == "kvaware" and snapshot.stack in CONTROLLER_STACKS
+    kvaware = snapshot.strategy == "kvaware" and bool(snapshot.stacks & CONTROLLER_STACKS)
     evidence = args(worker, "--kv-transfer-config", "--kv-transfer-config.kv_connector", "--kv-offloading-backend")
     printed = worker.log.last("vllm-connector") if worker.log is not None else None
     if found is None and printed is not None and worker.log is not None:

@@ -217,6 +217,9 @@ def discovered_and_registered(snapshot: Snapshot) -> Iterator[Finding]:
 def _left_out(
     snapshot: Snapshot, worker: Member, seen: Mapping[str, Evidence], books: Registrations
 ) -> Iterator[Finding]:
+    if not worker.ips:
+        yield skipped(Reason.NO_DATA, "the worker's address is not known beyond this machine", worker.target)
+        return
     registered = books.about(snapshot, worker)
     live = [one for one in registered if one.alive]
     found = next((seen[ip] for ip in worker.ips if ip in seen), None)

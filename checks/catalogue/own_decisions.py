@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.admin import decisions, number, other_mode, rows, served
-from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Stack, Status, Target, passed, skipped, warned
+from checks.metrics.view import Reading
+from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Stack, Status, passed, skipped, warned
 from checks.skew import judge_skew
 from checks.snapshot import Snapshot
 from checks.traffic import bad, grown_to, no_metric, percent, prefixes_repeat, ratio
@@ -35,7 +36,9 @@ def predictions(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = Evidence(
             "http", "fleet", f"/decisions: {len(joined)} with both, sum of differences {off:.0f} tokens"
         )
-        yield _error(snapshot, predicted, reported, off, f"{len(joined)} decisions", FLEET, evidence)
+        more = sum(max(0.0, pair[1] - pair[0]) for pair in joined)
+        loaded = snapshot.metrics.now("external_prefix_cache_hits")
+        yield _error(snapshot, predicted, reported, off, f"{len(joined)} decisions", evidence, more=more, loaded=loaded)
         return
     yield _by_counters(snapshot, bool(newest))
 
@@ -57,21 +60,39 @@ def _by_counters(snapshot: Snapshot, decided: bool) -> Finding:
         return skipped(Reason.NO_TRAFFIC, message, FLEET, *evidence)
     off = abs(predicted.or_zero() - reported.or_zero())
     told = f"{requests.value:.0f} requests, {requests.window}"
-    return _error(snapshot, predicted.or_zero(), reported.or_zero(), off, told, FLEET, *evidence)
+    more = max(0.0, reported.or_zero() - predicted.or_zero())
+    read = snapshot.metrics.now if requests.lifetime else snapshot.metrics.increase
+    loaded = read("external_prefix_cache_hits")
+    return _error(snapshot, predicted.or_zero(), reported.or_zero(), off, told, *evidence, more=more, loaded=loaded)
 
 
 def _error(
-    snapshot: Snapshot, predicted: float, reported: float, off: float, of: str, target: Target, *evidence: Evidence
+    snapshot: Snapshot,
+    predicted: float,
+    reported: float,
+    off: float,
+    of: str,
+    *evidence: Evidence,
+    more: float,
+    loaded: Reading,
 ) -> Finding:
-    """Judges the differences (`off`, tokens) against what was predicted or reported, whichever is more."""
+    """Judges the differences (`off`, tokens) against what was predicted or reported, whichever is more.
+
+    `more`: the part of them that engines had beyond the prediction. What a connector `loaded` (LMCache) engines report
+    as cached, and KV events do not tell of it: so much of `more` is no mistake.
+    """
     most = max(predicted, reported)
     if most == 0:
-        return skipped(Reason.NO_TRAFFIC, f"no cached token was predicted or reported ({of})", target, *evidence)
-    share = off / most
+        return skipped(Reason.NO_TRAFFIC, f"no cached token was predicted or reported ({of})", FLEET, *evidence)
+    elsewhere = min(more, loaded.or_zero())
+    share = (off - elsewhere) / most
     numbers = f"{predicted:.0f} cached tokens predicted, {reported:.0f} reported by the engines"
+    if elsewhere:
+        numbers += f", {elsewhere:.0f} of them loaded by a connector"
+        evidence = (*evidence, loaded.evidence())
     told = f"{numbers} ({of}): off by {percent(share)}"
     judge = passed if share <= snapshot.thresholds.predicted_error_warn and reported > 0 else warned
-    return judge(told, target, *evidence)
+    return judge(told, FLEET, *evidence)
 
 
 # -- KV955 -----------------------------------------------------------------------------------------------------------
@@ -197,10 +218,11 @@ CHECKS: tuple[Check, ...] = (
         title="Engines had cached what kvctl predicted",
         group=Group.EFFECT,
         worst=Status.WARN,
-        reads="predicted_cached_tokens and engine_cached_tokens in /decisions; kvctl_joined_predicted_tokens and "
-        "kvctl_engine_reused_tokens",
+        reads="predicted_cached_tokens and engine_cached_tokens in /decisions; kvctl_joined_predicted_tokens, "
+        "kvctl_engine_reused_tokens and vllm:external_prefix_cache_hits",
         rule="For modes that look at caches. Skips below 20 answers that report cached tokens. Passes where the "
-        "differences add up to at most 20 % of what was predicted or reported, whichever is more; warns above.",
+        "differences add up to at most 20 % of what was predicted or reported, whichever is more; warns above. "
+        "Tokens that a connector loaded (LMCache) are no mistake: KV events do not tell of them.",
         hint="See whether KV events arrive (KV952), block sizes and tokens agree (KV957); vLLM needs "
         "--enable-prompt-tokens-details",
         run=predictions,

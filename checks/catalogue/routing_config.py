@@ -21,6 +21,7 @@ from checks.model import (
     Finding,
     Group,
     Reason,
+    Stack,
     Status,
     failed,
     passed,
@@ -233,6 +234,9 @@ def match_threshold(snapshot: Snapshot) -> Iterator[Finding]:
 def router_tokenizer(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.strategy != "kvaware":
         yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        return
+    if snapshot.stack is Stack.KVCTL:
+        yield skipped(Reason.NOT_APPLICABLE, "kvctl's router tells itself how it tokenizes (KV957)")
         return
     if not snapshot.routers:
         yield skipped(Reason.NO_DATA, "no router was found")

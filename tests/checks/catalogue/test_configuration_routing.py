@@ -342,6 +342,12 @@ def test_a_repository_name_passes() -> None:
     assert only("KV126", tokenizer(serving("Qwen/Qwen3-8B"))).status is Status.PASS
 
 
+def test_kvctls_own_tokenizer_is_not_judged_by_repository_names() -> None:
+    log = "LMCache INFO: Start health check thread, interval: 5 (a.py:1:b)"
+    beside = snapshot(router(args=KVAWARE, log=log), serving("m"), stack=Stack.KVCTL)
+    assert only("KV126", beside).reason is Reason.NOT_APPLICABLE
+
+
 def test_a_path_served_under_its_repository_name_passes() -> None:
     of = tokenizer(serving("/models/q", "--served-model-name", "Qwen/Qwen3-8B"))
     assert only("KV126", of).status is Status.PASS

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checks.metrics.view import Sample
@@ -257,6 +259,10 @@ class TestDiscovered:
 
     def test_neither_found_nor_registered_has_no_data(self) -> None:
         assert reason("KV210", snapshot(w(), r(line(self.OTHER)))) is Reason.NO_DATA
+
+    def test_a_worker_known_by_a_loopback_url_can_not_be_looked_up(self) -> None:
+        process = replace(w(), ips=())
+        assert reason("KV210", snapshot(process, r(line(self.FOUND), line(self.REGISTERED)))) is Reason.NO_DATA
 
     def test_a_router_that_tells_of_no_engine_has_no_data(self) -> None:
         assert reason("KV210", snapshot(w(), r(line(THREAD)))) is Reason.NO_DATA

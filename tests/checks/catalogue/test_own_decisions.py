@@ -78,6 +78,30 @@ def test_kv954_does_not_let_too_much_and_too_little_cancel() -> None:
     assert only("KV954", own([decided(500, 0), decided(0, 500)] * 10)).status is Status.WARN
 
 
+def loaded(tokens: float) -> Sample:
+    return sample("external_prefix_cache_hits", tokens, "prod/w-0", increase=tokens)
+
+
+def test_kv954_does_not_blame_the_prediction_for_what_a_connector_loaded() -> None:
+    # 2,000 more than predicted, of which 1,000 were loaded: 1,000 of 10,000
+    found = only("KV954", own([decided(400, 500)] * 20, loaded(1000)))
+    assert (found.status, found.message) == (
+        Status.PASS,
+        "8000 cached tokens predicted, 10000 reported by the engines, 1000 of them loaded by a connector"
+        " (20 decisions): off by 10%",
+    )
+
+
+def test_kv954_does_not_excuse_too_high_predictions_by_what_a_connector_loaded() -> None:
+    assert only("KV954", own([decided(500, 300)] * 20, loaded(10_000))).status is Status.WARN
+
+
+def test_kv954_takes_what_a_connector_loaded_off_the_routers_counters_too() -> None:
+    samples = [*joined(5000, 10_000, 100), loaded(5000)]
+    assert only("KV954", own([], *samples)).status is Status.PASS
+    assert only("KV954", own([], *samples[:3])).status is Status.WARN
+
+
 def test_kv954_skips_where_nothing_was_cached() -> None:
     assert only("KV954", own([decided(0, 0)] * 20)).reason is Reason.NO_TRAFFIC
 
