@@ -182,8 +182,8 @@ CHECKS = (
         Status.WARN,
         first_token,
         reads="time to the first token of a new prompt and of the same again, both streamed, by kvctl's own clock",
-        rule="Shows both times. Warns where the second, and a third that is then sent, is not quicker for a prompt of at "
-        "least 2,000 tokens: loading from the cache then takes as long as computing.",
+        rule="Shows both times. Warns where the second, and a third that is then sent, is not quicker for a prompt of "
+        "at least 2,000 tokens: loading from the cache then takes as long as computing.",
         hint="See how fast the second tier is (KV316) and whether the GPU's own cache is under pressure (KV607)",
         caused_by=("KV802",),
     ),

@@ -31,11 +31,7 @@ def named(workers: Sequence[Member], told: str) -> str:
     """Key of the worker that a header, a log line or an answer means: by name, URL, HOST:PORT or address; '' if none or
     several fit."""
     text = told.strip()
-    place = urlsplit(text.partition("@")[0] if "://" in text else f"//{text}")
-    try:
-        host, port = place.hostname or "", place.port
-    except ValueError:
-        host, port = "", None
+    host, port = _place(text.partition("@")[0] if "://" in text else text)
     exact = [one for one in workers if text in (one.key, one.name) or (one.url and text.rstrip("/") == one.url)]
     by_place = [one for one in workers if port is not None and _listens(one, host, port)]
     by_address = [one for one in workers if port is None and host and host in one.ips]
@@ -46,10 +42,19 @@ def named(workers: Sequence[Member], told: str) -> str:
 
 
 def _listens(worker: Member, host: str, port: int) -> bool:
-    known = urlsplit(worker.url)
-    if known.hostname == host and known.port == port:
+    known_host, known_port = _place(worker.url)
+    if known_host == host and known_port == port:
         return True
-    return host in worker.ips and known.port in (None, port)
+    return host in worker.ips and known_port in (None, port)
+
+
+def _place(text: str) -> tuple[str, int | None]:
+    """Host and port of a URL, or of HOST:PORT; '' and None where there is none."""
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        return parts.hostname or "", parts.port
+    except ValueError:
+        return "", None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def _belongs(hit: Match, route: Match, instances: Mapping[str, str]) -> bool:
     if before is not None and after is not None and after - before > HIT_BEFORE_ROUTE_S:
         return False
     host = instances.get(hit["inst"])
-    return host is None or host == (urlsplit(route["url"]).hostname or "")
+    return host is None or host == _place(route["url"])[0]
 
 
 def _instances(log: LogView) -> dict[str, str]:
@@ -100,7 +105,7 @@ def _instances(log: LogView) -> dict[str, str]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
         for name, url in told.items() if isinstance(told, dict) else ():
-            if isinstance(url, str) and (host := urlsplit(url).hostname):
+            if isinstance(url, str) and (host := _place(url)[0]):
                 found[str(name)] = host
     return found
 
