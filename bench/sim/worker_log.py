@@ -49,11 +49,6 @@ class WorkerFacts:
     max_model_len: int
     init_fails: bool = False
 
-    @property
-    def ports(self) -> list[int]:
-        """The configured worker ports; where none is, the worker role cannot start."""
-        return [] if self.init_fails else [self.worker_port]
-
 
 @dataclass(frozen=True, slots=True)
 class PeriodicStats:
@@ -236,7 +231,7 @@ class WorkerLog:
             "lmcache_instance_id": facts.instance,
             "controller_pull_url": facts.pull_url,
             "controller_reply_url": facts.reply_url,
-            "lmcache_worker_ports": facts.ports,
+            "lmcache_worker_ports": self._ports(),
             "lmcache_worker_heartbeat_delay_time": facts.heartbeat_delay,
             "lmcache_worker_heartbeat_time": facts.heartbeat_time,
             "save_unfull_chunk": False,
@@ -245,6 +240,11 @@ class WorkerLog:
                 "worker_socket_recv_timeout_ms": int(facts.receive_timeout * 1000),
             },
         }
+
+    def _ports(self) -> list[int]:
+        """The configured worker ports; releases that can start without a GPU fail where there is none."""
+        missing = self._facts.init_fails and not self._style.failure_is_missing_device
+        return [] if missing else [self._facts.worker_port]
 
     def _configuration(self) -> None:
         text = f"LMCache Configuration: {self._settings()}"
