@@ -20,7 +20,7 @@ import numpy.typing as npt
 from router.affinity import AffinityMode, AffinitySettings, SessionAffinity
 from router.eligibility import BusyThresholds, refusal, why_not
 from router.engine_time import EngineTimes, EngineTiming, PrefillModel
-from router.events.wire import BlockRemoved, Event, Tier
+from router.events.cache_events import BlockMoved, BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import Worker
@@ -140,6 +140,8 @@ class RoutingCore:
         if isinstance(event, BlockRemoved) and event.tier in (Tier.DEVICE, None) and len(self.index.gone):
             self.predictions.remove(slot, self.index.gone)
             self.loads.given_up[slot] += len(self.index.gone)
+        elif isinstance(event, BlockMoved) and event.source is Tier.DEVICE:
+            self.loads.given_up[slot] += len(event.hashes)
 
     def retire(self, worker: Worker) -> None:
         """After `fleet.remove`: forget the worker, and give its slots back once its last request has ended."""

@@ -1,10 +1,10 @@
 """Decode what engines publish about their KV cache: msgpack batches of BlockStored, BlockRemoved,
 AllBlocksCleared.
 
-vLLM's wire (routing.md 4.2): a batch is `[ts, events, dp_rank]`, an event a tagged array (older) or a map
-with `type`. Unknown event types, unknown media and groups that are not full attention are left out and
-counted; unknown keys and extra positions are not looked at. A frame that does not decode raises `WireError`,
-never anything else.
+vLLM's wire, which SGLang and Dynamo's TensorRT-LLM workers speak as well: a batch is `[ts, events, dp_rank]`, an event
+a tagged array (older) or a map with `type`; or an event of TensorRT-LLM's own (`tensorrt.py`). Unknown event types,
+unknown media and groups that are not full attention are left out and counted; unknown keys and extra positions are not
+looked at. A frame that does not decode raises `WireError`, never anything else.
 
 Cost: about 3 us an event plus 2 ns a token. Token ids and hashes are unpacked from the raw bytes by a
 compiled loop; no Python object a token. Safe to call from any thread; a `WireDecoder` belongs to one source,
@@ -14,14 +14,39 @@ because it learns that source's cache groups.
 from __future__ import annotations
 
 from collections import Counter
-from enum import IntEnum
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from router.events.cache_events import (
+    MEDIUM,
+    AllBlocksCleared,
+    BlockMoved,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    Tier,
+    fold_hash,
+)
+from router.events.tensorrt import NativeDecoder, NativeEvent, parse_native
 from router.events.unpack import unpack
+
+__all__ = [
+    "MEDIUM",
+    "AllBlocksCleared",
+    "Batch",
+    "BlockMoved",
+    "BlockRemoved",
+    "BlockStored",
+    "Event",
+    "Tier",
+    "WireDecoder",
+    "WireError",
+    "fold_hash",
+]
 
 Hashes = npt.NDArray[np.uint64]
 Tokens = npt.NDArray[np.uint32]
@@ -31,65 +56,9 @@ class WireError(ValueError):
     """A frame that is not what an engine sends."""
 
 
-class Tier(IntEnum):
-    DEVICE = 0
-    HOST = 1
-    DISK = 2
-    EXTERNAL = 3
-
-
-MEDIUM: Final[dict[str | None, Tier]] = {
-    None: Tier.DEVICE,
-    "GPU": Tier.DEVICE,
-    "DEVICE": Tier.DEVICE,
-    "CPU": Tier.HOST,
-    "CPU_PINNED": Tier.HOST,
-    "CPU_TIER1": Tier.HOST,
-    "CPU_TIER2": Tier.DISK,
-    "DISK": Tier.DISK,
-    "NVME": Tier.DISK,
-    "STORAGE": Tier.DISK,
-    "EXTERNAL": Tier.EXTERNAL,
-    "NETWORK": Tier.EXTERNAL,
-    "REMOTE": Tier.EXTERNAL,
-    "SHARED": Tier.EXTERNAL,
-}
-"""Where a medium's blocks are; names are compared in upper case."""
-
 FULL_ATTENTION: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 """Kinds of cache groups in which a block stands for its whole prefix. A sliding window or a state group does
 not."""
-
-
-class BlockStored(msgspec.Struct, frozen=True, gc=False):
-    """Blocks now held in a tier. `hashes` uint64 (n,), the engine's own; `tokens` uint32 (n *
-    block_size,)."""
-
-    hashes: Any
-    parent: int | None
-    tokens: Any
-    block_size: int
-    tier: Tier = Tier.DEVICE
-    lora_name: str | None = None
-    cache_salt: str | None = None
-    extra_keys: list[Any] | None = None
-    group_idx: int | None = None
-    kv_cache_spec_kind: str | None = None
-
-
-class BlockRemoved(msgspec.Struct, frozen=True, gc=False):
-    """Blocks no longer held in a tier."""
-
-    hashes: Any
-    tier: Tier = Tier.DEVICE
-    group_idx: int | None = None
-
-
-class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False):
-    """Nothing is held any more, in any tier."""
-
-
-Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +71,10 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     blocks: int
 
 
+_NIL: Final = msgspec.Raw(b"\xc0")
+_NO_LORA: Final = frozenset({b"\xc0", b"\x00"})
+
+
 class _Batch(msgspec.Struct, array_like=True):
     ts: float
     events: list[msgspec.Raw]
@@ -109,7 +82,8 @@ class _Batch(msgspec.Struct, array_like=True):
 
 
 class _MapTag(msgspec.Struct):
-    type: str
+    type: str | None = None
+    data: msgspec.Raw = _NIL
 
 
 class _ArrayTag(msgspec.Struct, array_like=True):
@@ -121,12 +95,14 @@ class _MapStored(msgspec.Struct, tag_field="type", tag="BlockStored"):
     token_ids: msgspec.Raw
     block_size: int
     parent_block_hash: int | bytes | None = None
+    lora_id: msgspec.Raw = _NIL
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[Any] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     cache_salt: str | None = None
+    block_mm_infos: list[Any] | None = None
 
 
 class _ArrayStored(msgspec.Struct, array_like=True):
@@ -135,7 +111,7 @@ class _ArrayStored(msgspec.Struct, array_like=True):
     parent_block_hash: int | bytes | None
     token_ids: msgspec.Raw
     block_size: int
-    lora_id: msgspec.Raw = msgspec.Raw(b"\xc0")
+    lora_id: msgspec.Raw = _NIL
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[Any] | None = None
@@ -176,7 +152,7 @@ _map_removed = msgspec.msgpack.Decoder(_MapRemoved)
 _array_removed = msgspec.msgpack.Decoder(_ArrayRemoved)
 
 
-_Told = _MapStored | _MapRemoved | _MapCleared | _ArrayStored | _ArrayRemoved | None
+_Told = _MapStored | _MapRemoved | _MapCleared | _ArrayStored | _ArrayRemoved | NativeEvent | None
 
 
 def _parse(payload: bytes) -> _MapBatch | _Batch:
@@ -191,7 +167,12 @@ def _parse_event(raw: msgspec.Raw) -> _Told:
     """One event of any layout; None if its type is unknown."""
     head = memoryview(raw)[0]
     is_map = 0x80 <= head <= 0x8F or head in (0xDE, 0xDF)
-    kind = (_map_tag if is_map else _array_tag).decode(raw).type
+    tag = (_map_tag if is_map else _array_tag).decode(raw)
+    kind = tag.type
+    if kind is None:
+        if isinstance(tag, _MapTag) and bytes(tag.data) != b"\xc0":
+            return parse_native(raw)
+        raise WireError("a KV event has neither a type nor data")
     if kind == "BlockStored":
         return (_map_stored if is_map else _array_stored).decode(raw)
     if kind == "BlockRemoved":
@@ -218,11 +199,16 @@ def _numbers(raw: msgspec.Raw, limit: int) -> Hashes:
     return out
 
 
-def fold_hash(value: int | bytes) -> int:
-    """An engine's block hash as 64 bits: integers modulo 2**64, bytes by their last eight, big endian."""
-    if isinstance(value, bytes):
-        return int.from_bytes(value[-8:], "big")
-    return value & 0xFFFFFFFFFFFFFFFF
+def _lora_of(lora_id: msgspec.Raw) -> str | None:
+    """A name for an adapter that an engine only numbers: no request's, so its blocks never match a plain prompt."""
+    told = bytes(lora_id)
+    return None if told in _NO_LORA else f"lora id {told.hex()}"
+
+
+def _with_media(extra_keys: list[Any] | None, mm_infos: list[Any]) -> list[Any]:
+    """Extra keys a block, with what TensorRT-LLM's workers tell of its images and the like."""
+    keys = extra_keys or [None] * len(mm_infos)
+    return [[key, info] if info else key for key, info in zip_longest(keys, mm_infos)]
 
 
 class WireDecoder:
@@ -231,28 +217,31 @@ class WireDecoder:
     def __init__(self) -> None:
         self.ignored: Counter[str] = Counter()
         self._other_groups: set[int] = set()
+        self._native = NativeDecoder(self.ignored)
 
     def decode(self, payload: bytes) -> Batch:
         """The events of a frame that concern the index, in order. Raises `WireError` for a malformed one."""
         try:
             frame = _parse(payload)
             events: list[Event] = []
-            blocks = 0
-            for told in frame.events:
+            rank = frame.dp_rank
+            for raw in frame.events:
+                told: _Told = _parse_event(raw) if isinstance(raw, msgspec.Raw) else raw
+                if isinstance(told, NativeEvent):
+                    rank = told.attention_dp_rank if rank is None else rank
+                    events += self._native.events(told, rank)
+                    continue
                 event = self._event(told)
                 if event is not None:
                     events.append(event)
-                    if not isinstance(event, AllBlocksCleared):
-                        blocks += len(event.hashes)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"KV event frame does not decode: {error}") from error
-        if frame.dp_rank is not None and not 0 <= frame.dp_rank < 1 << 16:
-            raise WireError(f"KV event frame has the dp rank {frame.dp_rank}")
-        return Batch(frame.ts, frame.dp_rank, events, blocks)
+        if rank is not None and not 0 <= rank < 1 << 16:
+            raise WireError(f"KV event frame has the dp rank {rank}")
+        blocks = sum(len(event.hashes) for event in events if not isinstance(event, AllBlocksCleared))
+        return Batch(frame.ts, rank, events, blocks)
 
-    def _event(self, told: _Told | msgspec.Raw) -> Event | None:
-        if isinstance(told, msgspec.Raw):
-            told = _parse_event(told)
+    def _event(self, told: _Told) -> Event | None:
         if isinstance(told, (_MapStored, _ArrayStored)):
             return self._stored(told)
         if isinstance(told, (_MapRemoved, _ArrayRemoved)):
@@ -286,15 +275,16 @@ class WireDecoder:
             self.ignored["bad_shape"] += 1
             return None
         parent = told.parent_block_hash
+        mm_infos = told.block_mm_infos if isinstance(told, _MapStored) else None
         return BlockStored(
             hashes,
             None if parent is None else fold_hash(parent),
             tokens,
             told.block_size,
             tier,
-            told.lora_name or None,
+            told.lora_name or _lora_of(told.lora_id),
             (told.cache_salt or None) if isinstance(told, _MapStored) else None,
-            told.extra_keys,
+            told.extra_keys if mm_infos is None else _with_media(told.extra_keys, mm_infos),
             told.group_idx,
             kind,
         )

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from router.events.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event, Tier
+from router.events.cache_events import AllBlocksCleared, BlockMoved, BlockRemoved, BlockStored, Event, Tier
 from router.prefix import layout as at
 from router.prefix import operations
 from router.prefix.hashing import Keys, Tokens, root_key, text_key
@@ -58,6 +58,7 @@ class IndexCounters:
 
     stored: int = 0
     removed: int = 0
+    moved: int = 0
     cleared: int = 0
     orphan_stores: int = 0
     unknown_removals: int = 0
@@ -206,6 +207,21 @@ class PrefixIndex:
         self._counters.removed += len(hashes) - unknown
         return len(hashes) - unknown
 
+    def move(self, slot: int, source: int, target: int, hashes: npt.NDArray[np.uint64]) -> int:
+        """`slot` holds these in tier `target` now and no longer in `source`. Returns how many it knew."""
+        self._tidy()
+        table, inner, done = self._table, self._inner[slot], 0
+        table.state[at.UNKNOWN] = 0
+        while True:
+            done = operations.move(*table.core, inner, int(source), int(target), hashes, done)  # type: ignore[call-arg]
+            if done == len(hashes):
+                break
+            table.make_room(int(table.state[at.NEED]))
+        unknown = int(table.state[at.UNKNOWN])
+        self._counters.unknown_removals += unknown
+        self._counters.moved += len(hashes) - unknown
+        return len(hashes) - unknown
+
     def clear(self, slot: int) -> None:
         """`slot` holds nothing any more."""
         self._counters.cleared += 1
@@ -234,6 +250,8 @@ class PrefixIndex:
             )
         if isinstance(event, BlockRemoved):
             return self.remove(slot, event.tier, event.hashes)
+        if isinstance(event, BlockMoved):
+            return self.move(slot, event.source, event.target, event.hashes)
         if isinstance(event, AllBlocksCleared):
             self.clear(slot)
         return 0

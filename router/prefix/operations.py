@@ -108,6 +108,30 @@ def remove(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, ti
     return hashes.shape[0]
 
 
+@njit(i64(*at.CORE, i64, i64, i64, at.U64S, i64), **at.KERNEL)
+def move(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, source, target, hashes, start):
+    """Blocks leave tier `source` for `target`, all copies; what the slot does not hold is counted in state[UNKNOWN]."""
+    state[at.NEED] = 0
+    for i in range(start, hashes.shape[0]):
+        h = find_handle(handles, htab, slot, hashes[i])
+        if h < 0:
+            state[at.UNKNOWN] += 1
+            continue
+        key = nodes[handles[h].node].key
+        h = attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, target, hashes[i], key)
+        if h < 0:
+            state[at.NEED] = h
+            return i
+        if source == target or (handles[h].tiers & (1 << source)) == 0:
+            continue
+        handles[h].copies = np.int64(handles[h].copies) & ~(0xFF << (8 * source))
+        need = detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, source)
+        if need < 0:
+            state[at.NEED] = need
+            return i
+    return hashes.shape[0]
+
+
 # ---- active blocks: a reference count a handle -----------------------------------------------------------------
 
 
