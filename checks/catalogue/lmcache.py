@@ -117,13 +117,13 @@ def _reason(log: LogView) -> str | None:
 
 
 def _failure_evidence(log: LogView) -> list[Evidence]:
-    """The first record of a failure, and the line of it that tells the reason."""
-    first = log.all(*_FAILED)[:1] or log.all(*INIT_FAILURES)[:1]
-    shown = [log.evidence(match) for match in first]
-    for match in first:
+    """The line of the first failure that tells the reason, and the record's first line."""
+    shown: list[Evidence] = []
+    for match in log.all(*_FAILED)[:1] or log.all(*INIT_FAILURES)[:1]:
         summary = summary_of(reason_of(match.record.message))
         if "\n" in match.record.message and summary:
             shown.append(Evidence("log", log.where, summary[:EVIDENCE_CHARACTERS], match.record.time))
+        shown.append(log.evidence(match))
     return shown
 
 
@@ -270,7 +270,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         id="KV302",
-        title="LMCache's start did not fail",
+        title="No failure at LMCache's start",
         group=Group.LMCACHE,
         worst=Status.FAIL,
         reads="worker logs, also of the instance before a restart",

@@ -1,4 +1,4 @@
-"""The report for a person: sections with a line a check, what to do about each failure, and the verdict at the end.
+"""The report for a person: the verdict and what to do first, then sections with a line a check, then the verdict again.
 
 Fits 80 columns. On a terminal states are √ ‼ ×, elsewhere (and where the encoding lacks them) plain words. `text` shows
 what passed as single lines and folds skips into one line a reason; `wide` shows every target with its evidence; `short`
@@ -35,7 +35,6 @@ _VERDICTS = {
     Verdict.INCONCLUSIVE: "magenta",
 }
 _REASONS = {
-    "not_applicable": "not for this system",
     "no_data": "no data",
     "log_truncated": "the beginning of the log is gone",
     "log_level_hides": "hidden by the log level",
@@ -71,13 +70,14 @@ def show(diagnosis: Diagnosis, console: Console, form: Form = Form.TEXT, *, leas
     """Prints the report; `least` leaves out results of lower severity (they still count for the verdict)."""
     out = _Printer(console, signs=console.is_terminal and console.encoding.lower().startswith("utf"))
     if form is not Form.QUIET:
-        listed = lines(at_least(diagnosis.results, least))
         out.put(_heading(diagnosis))
+    _verdict(out, diagnosis)
+    if form is not Form.QUIET:
+        listed = lines(at_least(diagnosis.results, least))
         _sections(out, listed, form, diagnosis.namespace)
         if form is Form.TEXT:
             _skips(out, listed)
-        out.put(Text(""))
-    _verdict(out, diagnosis, form)
+        _ending(out, diagnosis)
     out.flush()
 
 
@@ -157,7 +157,7 @@ def _headline(line: Line, form: Form, home: str) -> Text:
     if form is not Form.WIDE and len(messages) == 1 and (alone or line.status is Status.PASS):
         message, targets = messages[0]
         told += [who] if alone and (who := names(targets, home)) else []
-        told.append(message)
+        told += [message] if message.casefold() != line.title.casefold() else []
     text = Text(": ".join(told))
     text.stylize("bold", 0, len(line.id))
     if line.suppressed:
@@ -202,38 +202,56 @@ def _every_target(line: Line) -> list[Text]:
 
 
 def _skips(out: _Printer, listed: list[Line]) -> None:
+    """A line for each reason that somebody can do something about; last, how many checks are for other systems."""
     skipped = skips(listed)
-    if skipped:
+    others = skipped.pop(Reason.NOT_APPLICABLE, [])
+    if skipped or others:
         out.put(Text(""))
     for reason, checks in skipped.items():
         more = f" and {len(checks) - _LISTED} more" if len(checks) > _LISTED else ""
         told = f"{len(checks)} skipped, {_REASONS.get(str(reason), str(reason))}: {', '.join(checks[:_LISTED])}{more}"
         out.marked(Status.SKIP, Text(told, style="dim"), "dim")
+    if others:
+        told = f"{len(others)} skipped, not for this system (-o wide lists them)"
+        out.marked(Status.SKIP, Text(told, style="dim"), "dim")
 
 
-def _verdict(out: _Printer, diagnosis: Diagnosis, form: Form) -> None:
-    line = Text(str(diagnosis.verdict).upper(), style=f"bold {_VERDICTS[diagnosis.verdict]}")
+def _verdict(out: _Printer, diagnosis: Diagnosis) -> None:
     rest = Text(f" (confidence {diagnosis.confidence}). {diagnosis.why.rstrip('.')}.")
-    out.put(Text.assemble(line, rest))
+    out.put(Text.assemble(_word(diagnosis), rest))
     if todo := next_step(diagnosis):
         out.put(Text(todo))
-    if form is not Form.QUIET:
-        out.put(Text(_tally(diagnosis.results), style="dim"))
     if diagnosis.cut_short:
         out.put(Text(f"The run ended early ({diagnosis.cut_short}): what was not read is not judged.", style="yellow"))
 
 
+def _ending(out: _Printer, diagnosis: Diagnosis) -> None:
+    """The verdict again, where a long report has scrolled its first lines away."""
+    out.put(Text(""))
+    first = _first(diagnosis)
+    told = f": {_tally(diagnosis.results)}" + ("" if first is None else f". First: {first.id} ({page(first.id)})")
+    out.put(Text.assemble(_word(diagnosis), told))
+
+
+def _word(diagnosis: Diagnosis) -> Text:
+    return Text(str(diagnosis.verdict).upper(), style=f"bold {_VERDICTS[diagnosis.verdict]}")
+
+
 def next_step(diagnosis: Diagnosis) -> str:
     """What to do first; '' if nothing is to be done."""
-    if diagnosis.verdict is not Verdict.INCONCLUSIVE:
-        cause = first_cause(diagnosis.results)
+    cause = _first(diagnosis)
+    if diagnosis.verdict is not Verdict.INCONCLUSIVE or cause is not None:
         lead = "Worth a look" if diagnosis.verdict is Verdict.WORKING else "First"
         return "" if cause is None else f"{lead}: {_brief(cause)} ({page(cause.id)})."
-    unread = next((one for one in diagnosis.results if one.status is Status.ERROR and one.hint), None)
-    if unread is not None:
-        return f"First: {_brief(unread)} ({page(unread.id)})."
     reasons = {one.reason for one in diagnosis.results if counts(one)}
     return next(advice for reason, advice in _MISSING if reason is None or reason in reasons)
+
+
+def _first(diagnosis: Diagnosis) -> Result | None:
+    """What to look at first: the worst of what was found; where nothing can be said, what could not be read."""
+    if diagnosis.verdict is not Verdict.INCONCLUSIVE:
+        return first_cause(diagnosis.results)
+    return next((one for one in diagnosis.results if one.status is Status.ERROR and one.hint), None)
 
 
 def _brief(result: Result) -> str:

@@ -247,7 +247,7 @@ def test_wait_tries_until_its_time_is_up(kvctl: Run, tmp_path: Path) -> None:
     done = kvctl("--log", f"worker={degraded(tmp_path)}", "--wait", "1s", "-o", "short")
     assert done.returncode == 1
     assert "trying again" in done.stderr
-    assert done.stdout.count("DEGRADED") == 1
+    assert done.stdout.count("DEGRADED (confidence") == 1
 
 
 def test_a_log_file_that_is_not_there_is_one_line(kvctl: Run, tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def many(bad: int, of: int, message: str = "did not start") -> Diagnosis:
 
 def test_states_are_signs_on_a_terminal_and_words_elsewhere() -> None:
     on = printed(mixed(), tty=True)
-    assert [line_with(on, f"{id} ")[0] for id in ("KV002", "KV004", "KV152")] == ["√", "‼", "×"]
+    assert [line_with(on, f"{id} title")[0] for id in ("KV002", "KV004", "KV152")] == ["√", "‼", "×"]
     off = printed(mixed())
-    assert [line_with(off, f"{id} ").split()[0] for id in ("KV002", "KV004", "KV152", "KV704")] == [
+    assert [line_with(off, f"{id} title").split()[0] for id in ("KV002", "KV004", "KV152", "KV704")] == [
         "ok",
         "warn",
         "FAIL",
@@ -144,12 +144,19 @@ def test_a_suppressed_failure_is_marked_and_brings_no_hint() -> None:
 
 def test_skips_are_one_line_a_reason() -> None:
     one = diagnosis(
-        *(result(f"KV90{at}", Status.SKIP, Group.OTHER_STACKS, reason=Reason.NOT_APPLICABLE) for at in range(1, 9)),
+        *(result(f"KV90{at}", Status.SKIP, Group.OTHER_STACKS, reason=Reason.NO_DATA) for at in range(1, 9)),
         result("KV501", Status.SKIP, reason=Reason.NO_TRAFFIC),
     )
     text = " ".join(printed(one).split())
-    assert "8 skipped, not for this system: KV901, KV902, KV903, KV904, KV905, KV906 and 2 more" in text
+    assert "8 skipped, no data: KV901, KV902, KV903, KV904, KV905, KV906 and 2 more" in text
     assert "1 skipped, too little traffic: KV501" in text
+
+
+def test_checks_for_other_systems_are_counted_last() -> None:
+    told = [result(f"KV90{at}", Status.SKIP, Group.OTHER_STACKS, reason=Reason.NOT_APPLICABLE) for at in range(1, 9)]
+    lines = printed(diagnosis(*told, result("KV501", Status.SKIP, reason=Reason.NO_TRAFFIC))).splitlines()
+    skipped = [line.split(" ", 1)[1].strip() for line in lines if line.startswith("skip")]
+    assert skipped == ["1 skipped, too little traffic: KV501", "8 skipped, not for this system (-o wide lists them)"]
 
 
 def test_wide_shows_each_target_with_all_its_evidence_and_each_skip() -> None:
@@ -176,6 +183,23 @@ def test_the_verdict_says_what_to_do_first() -> None:
     text = printed(mixed())
     assert "First: do this about KV152 (docs/checks/KV152.md)." in text
     assert "2 failed, 1 warned, 1 passed, 2 skipped, 1 could not be evaluated" in " ".join(text.split())
+
+
+def test_verdict_and_first_step_stand_before_the_sections() -> None:
+    text = printed(mixed())
+    assert text.index("BROKEN (confidence") < text.index("First: do this") < text.index("Access and discovery")
+
+
+def test_the_last_line_tells_verdict_counts_and_where_to_begin() -> None:
+    last = " ".join(printed(mixed()).split("\n\n")[-1].split())
+    assert last.startswith("BROKEN: 2 failed, 1 warned, 1 passed")
+    assert last.endswith("First: KV152 (docs/checks/KV152.md)")
+
+
+def test_a_message_that_only_repeats_the_title_is_left_out() -> None:
+    assert "title of KV501: Title" not in printed(
+        diagnosis(result("KV501", Status.PASS, message="Title of KV501"), verdict=Verdict.WORKING)
+    )
 
 
 @pytest.mark.parametrize(
