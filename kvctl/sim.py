@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from kvctl.errors import Problem
 from kvctl.options import ConfigFile, option
-from kvctl.sim_settings import TimingName, imitation_of, timing_of
+from kvctl.sim_settings import TimingName, imitation_of, l2_of, tiers_of, timing_of
 
 if TYPE_CHECKING:
     from bench.sim.process import EngineAddress
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _PORTS = "Addresses"
 _ENGINE = "Engine"
 _TIMING = "Timing"
+_TIERS = "Tiers behind the engine's own cache"
 _FAULTS = "Faults and details"
 _LOGS = "Logs and metrics of a vLLM worker with LMCache"
 
@@ -177,6 +178,54 @@ def sim(
             help="Multiplies every step's time: an engine that is slower than the others.",
         ),
     ] = 1.0,
+    host_blocks: Annotated[
+        int,
+        option(
+            "--host-blocks",
+            min=0,
+            rich_help_panel=_TIERS,
+            help="Blocks of host memory (L1): what the engine's own cache gives up goes there; a hit loads it back.",
+        ),
+    ] = 0,
+    disk_blocks: Annotated[
+        int,
+        option(
+            "--disk-blocks",
+            min=0,
+            rich_help_panel=_TIERS,
+            help="Blocks on disk, for what the host memory gives up.",
+        ),
+    ] = 0,
+    l2: Annotated[
+        str | None,
+        option(
+            "--l2",
+            rich_help_panel=_TIERS,
+            metavar="redis://HOST:PORT|memory",
+            help="Store that engines share (L2): a Redis, also between processes, or one of this process.",
+        ),
+    ] = None,
+    l2_ttl: Annotated[
+        float,
+        option("--l2-ttl", min=1, rich_help_panel=_TIERS, help="Seconds that a block lives in Redis."),
+    ] = 3600.0,
+    host_load_us: Annotated[
+        float,
+        option(
+            "--host-load-us",
+            min=0,
+            rich_help_panel=_TIERS,
+            help="Microseconds to load a block from host memory; --speedup and --slow scale it.",
+        ),
+    ] = 105.0,
+    disk_load_us: Annotated[
+        float,
+        option("--disk-load-us", min=0, rich_help_panel=_TIERS, help="The same from disk."),
+    ] = 420.0,
+    l2_load_us: Annotated[
+        float,
+        option("--l2-load-us", min=0, rich_help_panel=_TIERS, help="The same from the shared store."),
+    ] = 1050.0,
     kv_events: Annotated[
         bool,
         option(
@@ -316,6 +365,12 @@ def sim(
         if first and first + count - 1 > 65535:
             raise Problem(f"{name} {first} leaves no room for {count} engines below 65536: choose a lower one")
     capacity = num_blocks * block_size
+    shared = l2_of(l2)
+    tiers = tiers_of(host_blocks, disk_blocks, host_load_us, disk_load_us, l2_load_us, l2=shared is not None)
+    if tiers is not None and not prefix_caching:
+        raise Problem("--host-blocks, --disk-blocks and --l2 need --prefix-caching")
+    if tiers is not None and log_style is not None:
+        raise Problem("--log-style brings LMCache's own tiers: leave out --host-blocks, --disk-blocks and --l2")
     try:
         engine = EngineConfig(
             block_size=block_size,
@@ -340,6 +395,9 @@ def sim(
             keep_alive=keep_alive_timeout,
             tokenizer=tokenizer or BUNDLED,
             imitation=imitation_of(log_style, fault or [], count, log_file, log_timestamps, heartbeat_time),
+            tiers=tiers,
+            l2=shared,
+            l2_ttl=l2_ttl,
         )
     except ValueError as error:
         raise Problem(str(error)) from None

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 from kvctl.errors import Problem
 
 if TYPE_CHECKING:
+    from typing import Literal
+
+    from bench.sim.tiers import TierConfig
     from bench.sim.timing import Timing
     from bench.sim.worker import Imitation
+    from router.redis_url import RedisUrl
 
 
 class TimingName(StrEnum):
@@ -78,3 +82,35 @@ def timing_of(
         raise Problem(f"--timing-param: {name} has no {', '.join(sorted(unknown))}; it has {known}")
     model: TimingModel = kind(**values)
     return Timing(model, speedup, slow)
+
+
+def l2_of(text: str | None) -> RedisUrl | Literal["memory"] | None:
+    """The store that the engines share.
+
+    Raises:
+        Problem: neither `memory` nor a Redis address, or redis-py is not installed.
+    """
+    from router.redis_url import REDIS_MISSING, RedisUrl, redis_installed
+
+    if text is None:
+        return None
+    if text == "memory":
+        return "memory"
+    try:
+        url = RedisUrl(text)
+    except ValueError as error:
+        raise Problem(f"--l2: {error}; or memory, for one that the engines of this process share") from None
+    if not redis_installed():
+        raise Problem(f"--l2: {REDIS_MISSING}")
+    return url
+
+
+def tiers_of(
+    host_blocks: int, disk_blocks: int, host_load_us: float, disk_load_us: float, l2_load_us: float, *, l2: bool
+) -> TierConfig | None:
+    """Sizes and times of the tiers behind an engine's own cache, None where there are none."""
+    from bench.sim.tiers import TierConfig
+
+    if not (host_blocks or disk_blocks or l2):
+        return None
+    return TierConfig(host_blocks, disk_blocks, host_load_us, disk_load_us, l2_load_us)

@@ -27,9 +27,11 @@ from bench.sim.engine import EngineRequest
 from bench.sim.events import Publisher
 from bench.sim.generation import Delivery, Generation
 from bench.sim.http import Exchange
+from bench.sim.l2 import RedisStore
 from bench.sim.live import LiveEngine
 from bench.sim.metrics import RequestTimes, exposition
 from bench.sim.text import TextError, TextModel
+from bench.sim.tiers import Tiers
 from bench.sim.worker import SimWorker
 from router.prefix.hashing import Tokens
 
@@ -75,9 +77,13 @@ class Api:
         config: ApiConfig,
         publisher: Publisher | None,
         worker: SimWorker | None = None,
+        tiers: Tiers | None = None,
+        redis: RedisStore | None = None,
     ) -> None:
         self._live = live
         self._worker = worker
+        self._tiers = tiers
+        self._redis = redis
         self._text = text
         self._config = config
         self._publisher = publisher
@@ -274,7 +280,7 @@ class Api:
         exchange.json({"server_load": self._live.open_requests})
 
     def _metrics(self, exchange: Exchange) -> None:
-        text = exposition(self._live, self._times, self._config.model, self._worker)
+        text = exposition(self._live, self._times, self._config.model, self._worker, self._tiers, self._redis)
         exchange.respond(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _kv_event_sources(self, exchange: Exchange) -> None:
@@ -301,6 +307,10 @@ class Api:
         report = {"lag": self._live.lag.report(), "state": state, "counters": counters, "events": events}
         if self._worker is not None:
             report["lmcache"] = {"registered": self._worker.registered, "counters": self._worker.cache.counters}
+        if self._tiers is not None:
+            report["tiers"] = {"held": self._tiers.held, "counters": self._tiers.counters}
+        if self._redis is not None:
+            report["l2"] = {"up": self._redis.up, "counters": self._redis.counters}
         exchange.json(report)
 
     def _reset_stats(self, exchange: Exchange) -> None:

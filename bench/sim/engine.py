@@ -324,7 +324,7 @@ class Engine:
         while self._waiting and budget > 0 and len(self._running) < self.config.max_num_seqs:
             sequence = self._waiting[0]
             known = sequence.known
-            hits = self.cache.admit(sequence.keys, (known - 1) // block_size, sequence.ids, budget, known)
+            hits = self.cache.lookup(sequence.keys, (known - 1) // block_size, sequence.ids, known)
             if hits < 0:
                 break
             self._waiting.popleft()
@@ -335,9 +335,7 @@ class Engine:
                 tokens = sequence.tokens[:known]
                 reused += connector.match(sequence.request, tokens, local, first=sequence.cached < 0)
             stop = min(known, reused + budget)
-            if reused > local:
-                self.cache.grow(sequence.ids, -(-min(known, local + budget) // block_size), stop)
-            sequence.held = -(-stop // block_size)
+            sequence.held = self.cache.hold(sequence.ids, hits, stop)
             sequence.stored = hits
             sequence.computed = stop
             if sequence.cached < 0:

@@ -122,29 +122,31 @@ class KVCache:
         """
         return [int(key) for key in self._key[self._node[:-1, kernel.HASHED] == 1]]
 
-    def admit(self, keys: Keys, limit: int, ids: Ids, first_tokens: int, all_tokens: int) -> int:
-        """Hold the cached prefix of a sequence and blocks for its next tokens.
+    def lookup(self, keys: Keys, limit: int, ids: Ids, all_tokens: int) -> int:
+        """The cached prefix of a sequence that would fit now; nothing changes.
 
         Args:
             keys: keys of the sequence's full blocks.
             limit: how many of them may be reused at most.
-            ids: filled with the blocks that the sequence holds.
-            first_tokens: tokens to compute now, beyond the reused ones (fewer if the sequence is shorter than
-                that).
+            ids: filled with the blocks of the prefix.
             all_tokens: length of the sequence; it is let in only if all of it would fit now.
 
         Returns:
-            The reused blocks, or -1 if there is no room; then nothing has changed.
+            The reusable blocks, or -1 if there is no room.
         """
         hits = kernel.match(keys, limit, ids, self._key, self._slots) if self.reuse and limit > 0 else 0
         parked = kernel.unused(ids, hits, self._node) if hits else 0
-        if self._blocks_for(all_tokens) - hits + parked > self.free:
-            return -1
+        return -1 if self._blocks_for(all_tokens) - hits + parked > self.free else int(hits)
+
+    def hold(self, ids: Ids, hits: int, tokens: int) -> int:
+        """Hold the `hits` blocks that `lookup` found and as many more as `tokens` of the sequence need; how many in
+        all. To be called before anything else changes.
+        """
         if hits:
             kernel.touch(ids, hits, self._node, self._count)
-        tokens = min(all_tokens, hits * self.block_size + first_tokens)
-        self._take(ids, hits, self._blocks_for(tokens))
-        return int(hits)
+        held = self._blocks_for(tokens)
+        self._take(ids, hits, held)
+        return held
 
     def grow(self, ids: Ids, held: int, tokens: int) -> int:
         """Blocks held after making room for a sequence of `tokens`, or -1 if there is none; then nothing has

@@ -18,8 +18,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from bench.sim.histogram import Histogram
+from bench.sim.l2 import RedisStore
 from bench.sim.live import LiveEngine
 from bench.sim.lmcache_metrics import lmcache_families, prompt_source_families
+from bench.sim.tier_metrics import tier_families
+from bench.sim.tiers import Tiers
 from bench.sim.worker import SimWorker
 
 TTFT_BUCKETS = (
@@ -93,9 +96,19 @@ class RequestTimes:
 
 
 class EngineCollector(Collector):
-    def __init__(self, live: LiveEngine, times: RequestTimes, model: str, worker: SimWorker | None = None) -> None:
+    def __init__(
+        self,
+        live: LiveEngine,
+        times: RequestTimes,
+        model: str,
+        worker: SimWorker | None = None,
+        tiers: Tiers | None = None,
+        redis: RedisStore | None = None,
+    ) -> None:
         self._live = live
         self._worker = worker
+        self._tiers = tiers
+        self._redis = redis
         self._times = times
         self._model = model
 
@@ -149,12 +162,16 @@ class EngineCollector(Collector):
         if self._worker is not None:
             yield from prompt_source_families(self._worker)
             yield from lmcache_families(self._worker)
+        if self._tiers is not None:
+            yield from tier_families(self._tiers, self._redis)
 
     def _external(self) -> tuple[int, int]:
-        if self._worker is None:
-            return 0, 0
-        counters = self._worker.cache.counters
-        return counters.queries, counters.hits
+        """Tokens asked of the cache behind the engine's own, and found there."""
+        if self._worker is not None:
+            return self._worker.cache.counters.queries, self._worker.cache.counters.hits
+        if self._tiers is not None:
+            return self._tiers.counters.queries, self._tiers.counters.hits
+        return 0, 0
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name", "engine"])
@@ -172,8 +189,15 @@ class EngineCollector(Collector):
         return family
 
 
-def exposition(live: LiveEngine, times: RequestTimes, model: str, worker: SimWorker | None = None) -> bytes:
-    """The text of `GET /metrics`; `worker` is what the engine imitates."""
+def exposition(
+    live: LiveEngine,
+    times: RequestTimes,
+    model: str,
+    worker: SimWorker | None = None,
+    tiers: Tiers | None = None,
+    redis: RedisStore | None = None,
+) -> bytes:
+    """The text of `GET /metrics`; `worker` is what the engine imitates, `tiers` and `redis` are behind it."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(live, times, model, worker))
+    registry.register(EngineCollector(live, times, model, worker, tiers, redis))
     return generate_latest(registry)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 import zmq
@@ -24,10 +24,14 @@ from bench.sim.engine import Engine, EngineConfig
 from bench.sim.events import Publisher, PublisherConfig
 from bench.sim.http import Server
 from bench.sim.kvcache import CacheEvent
+from bench.sim.l2 import MemoryStore, RedisStore
 from bench.sim.live import LiveEngine
 from bench.sim.text import BUNDLED, TextModel
+from bench.sim.tiers import SharedStore, TierConfig, Tiers
 from bench.sim.timing import Timing
 from bench.sim.worker import Imitation, SimWorker, WorkerFleet
+from router.prefix.shared_keys import namespace
+from router.redis_url import RedisUrl
 
 
 class PortError(OSError):
@@ -39,6 +43,9 @@ class HostConfig:
     """`count` engines of one kind. Ports count up from the given ones; 0 lets the kernel choose each.
 
     `keep_alive` is the seconds after which an idle HTTP connection is closed (0: never); the default is uvicorn's.
+    `tiers` are the caches behind each engine's own, None for none. With tiers, `l2` is the store that the engines
+    share: None for none, "memory" for one of this process, or a Redis; there a block lives for `l2_ttl` seconds. Not
+    with an `imitation`, which has an LMCache of its own.
     """
 
     timing: Timing
@@ -54,6 +61,13 @@ class HostConfig:
     keep_alive: float = 5.0
     tokenizer: Path = BUNDLED
     imitation: Imitation | None = None
+    tiers: TierConfig | None = None
+    l2: RedisUrl | Literal["memory"] | None = None
+    l2_ttl: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.tiers is not None and self.imitation is not None:
+            raise ValueError("tiers and an imitated LMCache exclude each other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +95,7 @@ class EngineHost:
         text: TextModel,
         context: zmq.Context[Any],
         fleet: WorkerFleet | None = None,
+        memory: MemoryStore | None = None,
     ) -> None:
         self._host = config.host
         self._port = config.port + index if config.port else 0
@@ -102,9 +117,15 @@ class EngineHost:
         self.worker: SimWorker | None = None
         if fleet is not None:
             self.worker = SimWorker(fleet, index, self._id, config.api.model, engine, config.timing)
-        cache = self.worker.cache if self.worker is not None else None
-        self.live = LiveEngine(Engine(engine, config.timing, cache), self._publish if self.publisher else None)
-        self._api = Api(self.live, text, config.api, self.publisher, self.worker)
+        self.redis: RedisStore | None = None
+        self.tiers: Tiers | None = None
+        if config.tiers is not None:
+            self.tiers = Tiers(config.tiers, engine, self._shared_store(config, memory), config.timing.scale)
+        cache = self.worker.cache if self.worker is not None else self.tiers
+        self.live = LiveEngine(
+            Engine(engine, config.timing, cache, self.tiers), self._publish if self.publisher else None
+        )
+        self._api = Api(self.live, text, config.api, self.publisher, self.worker, self.tiers, self.redis)
         self._server = Server(self._api.handle, config.keep_alive)
 
     async def listen(self) -> EngineAddress:
@@ -131,6 +152,15 @@ class EngineHost:
             self.publisher.close()
         if self.worker is not None:
             self.worker.close()
+        if self.redis is not None:
+            self.redis.close()
+
+    def _shared_store(self, config: HostConfig, memory: MemoryStore | None) -> SharedStore | None:
+        if isinstance(config.l2, RedisUrl):
+            prefix = namespace(config.api.model, config.engine.block_size)
+            self.redis = RedisStore(config.l2, prefix, config.l2_ttl)
+            return self.redis
+        return memory.client() if memory is not None else None
 
     def _publish(self, events: list[CacheEvent]) -> None:
         assert self.publisher is not None
@@ -167,8 +197,9 @@ async def serve(
     try:
         if config.imitation is not None:
             fleet = WorkerFleet(config.imitation)
+        memory = MemoryStore() if config.l2 == "memory" else None
         for index in range(config.count):
-            hosts.append(EngineHost(config, index, text, context, fleet))
+            hosts.append(EngineHost(config, index, text, context, fleet, memory))
         if fleet is not None:
             fleet.began()
         addresses = [await host.listen() for host in hosts]

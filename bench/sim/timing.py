@@ -109,6 +109,11 @@ class Timing:
         if self.speedup < 0 or self.slow <= 0:
             raise ValueError("speedup must be 0 or more, slow above 0")
 
+    @property
+    def scale(self) -> float:
+        """What any other time of the engine is multiplied by; 0 is no time at all."""
+        return self.slow / self.speedup if self.speedup else 0.0
+
     def step_seconds(self, work: StepWork) -> float:
         if self.speedup == 0:
             return 0.0

@@ -157,8 +157,7 @@ class SimWorker:
         )
         self._port = facts.worker_port
         self._log = WorkerLog(Lines(self.style, fleet.sink(name, "vllm")), facts)
-        scale = timing.slow / timing.speedup if timing.speedup else 0.0
-        self.cache = LMCache(root, fleet.remote, self._log, self.faults, scale)
+        self.cache = LMCache(root, fleet.remote, self._log, self.faults, timing.scale)
         self.statistics = Statistics(self.style, self.cache)
 
     @property
