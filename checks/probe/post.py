@@ -97,10 +97,11 @@ class ClusterPost:
         clock = Clock(timeout_s)
         try:
             return self._send(member, path, body, headers, clock)
-        except (urllib3.exceptions.TimeoutError, TimeoutError):
-            message = f"{target} did not answer within {timeout_s:g} s"
-            return failure(Reason.TIMEOUT, message, clock.sent_at, clock.passed())
         except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
+            refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # which is one of its TimeoutErrors
+            if isinstance(error, (urllib3.exceptions.TimeoutError, TimeoutError)) and not refused:
+                message = f"{target} did not answer within {timeout_s:g} s"
+                return failure(Reason.TIMEOUT, message, clock.sent_at, clock.passed())
             message = f"{target} through the API server: {_why(error)}"
             return failure(Reason.UNREACHABLE, message, clock.sent_at, clock.passed())
 
