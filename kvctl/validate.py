@@ -121,6 +121,37 @@ def validate(
         Path | None,
         option("--replay", rich_help_panel=_DIRECT, metavar="DIR", help="Judge a recording; nothing is contacted."),
     ] = None,
+    sim: Annotated[
+        int,
+        option(
+            "--sim",
+            min=0,
+            max=16,
+            rich_help_panel=_DIRECT,
+            metavar="N",
+            help="Start N simulated engines and a router, look at them, and clean up: a first look.",
+        ),
+    ] = 0,
+    fault: Annotated[
+        list[str] | None,
+        option(
+            "--fault",
+            rich_help_panel=_DIRECT,
+            metavar="NAME[@K]",
+            help="With --sim: what is wrong with every engine, or engine K (from 0): init-failure, l2-down, "
+            "heartbeat-lost, none-hash-differs, registration-failed, no-lmcache-metrics; or with the system: "
+            "no-kv-events, router-random. Repeatable.",
+        ),
+    ] = None,
+    log_style: Annotated[
+        str,
+        option(
+            "--log-style",
+            rich_help_panel=_DIRECT,
+            metavar="STYLE",
+            help="With --sim: whose logs it writes: lmcache-0.3.14, lmcache-0.4.3, lmcache-0.5.6 or hyperpod.",
+        ),
+    ] = "",
     record: Annotated[
         Path | None,
         option(
@@ -289,6 +320,8 @@ def validate(
 
       kvctl validate --log worker=engine.log
 
+      kvctl validate --sim 2 --fault heartbeat-lost    a system of its own, broken on purpose
+
       kvctl validate -n prod --record bundle    and later    kvctl validate --replay bundle -o wide
 
       kvctl validate --explain KV401
@@ -304,6 +337,7 @@ def validate(
         else:
             show_checks(checks or [], skip or [], as_json=as_json)
         return
+    from kvctl.embedded import plan_of
     from kvctl.quantities import seconds, size
     from kvctl.validate_run import Report, probe_of, request_of, run
 
@@ -362,6 +396,7 @@ def validate(
         record=record,
         replay=replay,
         wait_s=seconds(wait, "--wait") if wait is not None else None,
+        plan=plan_of(sim, fault or [], log_style),
     )
     if code:
         raise typer.Exit(code)

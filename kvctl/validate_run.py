@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,6 +36,7 @@ from checks.sources.tape import Tape
 from checks.suppress import SuppressionError, Suppressions, parse, read
 from checks.verdict import Severity, exit_code
 from kvctl import __version__
+from kvctl.embedded import Plan, alone, embedded
 from kvctl.errors import UNREACHABLE, Problem
 
 EXIT_INTERRUPTED = 130
@@ -149,8 +151,11 @@ def run(
     replay: Path | None,
     wait_s: float | None,
     probe: ProbeOptions | None = None,
+    plan: Plan | None = None,
 ) -> int:
-    """Prints the report of the last try; returns the exit code. Raises Problem."""
+    """Prints the report of the last try; returns the exit code. `plan`: of a system to start first. Raises Problem."""
+    if plan is not None:
+        alone(request, replay=replay is not None, wait=wait_s is not None)
     check_sources(request, record=record, replay=replay, wait_s=wait_s)
     if probe is not None and wait_s is not None:
         raise Problem("--probe would send its requests in every try: leave out --wait")
@@ -162,10 +167,27 @@ def run(
     until = None if wait_s is None else time.monotonic() + wait_s
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     interrupted = _listen_for_interrupt()
+    with contextlib.ExitStack() as stack:
+        if plan is not None:
+            request = stack.enter_context(embedded(plan, request, None if report.quiet else errors))
+        once = partial(_once, request, checks, rules, record, replay, probe, errors, quiet=report.quiet)
+        return _tries(once, request, report, checks, until, errors, interrupted)
+
+
+def _tries(
+    once: Callable[[], Diagnosis],
+    request: CollectRequest,
+    report: Report,
+    checks: tuple[Check, ...],
+    until: float | None,
+    errors: Console,
+    interrupted: threading.Event,
+) -> int:
+    """One try, or as many as fit before `until` (monotonic seconds), until the exit code is 0; prints the last."""
     while True:
         left = 0.0 if until is None else max(until - time.monotonic(), 0.0)
         try:
-            diagnosis = _once(request, checks, rules, record, replay, probe, errors, quiet=report.quiet)
+            diagnosis = once()
         except SourceError as error:
             if interrupted.is_set():
                 raise Problem("interrupted before anything had answered", code=EXIT_INTERRUPTED) from None
