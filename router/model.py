@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import random
 
     from router.engine_time import EngineTimes
+    from router.lmcache.chunks import PromptChunks
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -95,6 +96,8 @@ class WorkerSpec:
     taints: tuple[str, ...] = ()
     batch_tokens: int | None = None
     """The engine's max_num_batched_tokens, which engines do not tell."""
+    instances: tuple[str, ...] = ()
+    """Ids of its LMCache instances: one, or one a dp rank in rank order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ class RouteRequest:
     hints: Hints = NO_HINTS
     weights: Mapping[str, Any] = field(default_factory=dict)
     now: float = 0.0
+    chunks: PromptChunks | None = None
+    """The prompt for an LMCache controller; None where none runs."""
 
 
 @dataclass(slots=True)

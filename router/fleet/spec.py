@@ -16,7 +16,8 @@ import yaml
 from router.events.endpoint import resolve_endpoint
 from router.model import WorkerSpec
 
-KEYS = ("id", "kv", "replay", "model", "device", "ranks", "block-size", "batch-tokens", "taint")
+KEYS = ("id", "kv", "replay", "model", "device", "ranks", "block-size", "batch-tokens", "taint", "instance")
+_REPEATED = ("taint", "instance")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9._~:%-]+")
 _PATH = re.compile(r"[A-Za-z0-9._~!$&'()*+;=:@%/-]*")
@@ -44,10 +45,10 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
     for key, values in fields.items():
         if key not in KEYS:
             raise SpecError(f"worker '{shown}': unknown key '{key}'; the keys are {', '.join(KEYS)}")
-        if len(values) != 1 and key != "taint":
+        if len(values) != 1 and key not in _REPEATED:
             raise SpecError(f"worker '{shown}': '{key}' is given {len(values)} times")
     url = _checked_url(url, shown)
-    single = {key: values[0] for key, values in fields.items() if key != "taint"}
+    single = {key: values[0] for key, values in fields.items() if key not in _REPEATED}
     device = single.get("device")
     if device is not None and device not in ("cuda", "cpu"):
         raise SpecError(f"worker '{shown}': device must be cuda or cpu, not '{device}'")
@@ -55,6 +56,9 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
     if not _ID.fullmatch(worker_id):
         raise SpecError(f"worker '{shown}': id '{worker_id}' may hold letters, digits and . _ : - only, 128 at most")
     ranks = _count(single.get("ranks"), "ranks", 64, shown)
+    instances = tuple(fields.get("instance", ()))
+    if len(instances) not in (0, 1, ranks or 1) or any(len(name) > 256 for name in instances):
+        raise SpecError(f"worker '{shown}': give one instance, or one for each of its {ranks or 1} ranks in rank order")
     for key in ("kv", "replay"):
         if key in single:
             _check_endpoint(single[key], key, ranks or 1, shown)
@@ -69,6 +73,7 @@ def build_spec(url: str, fields: Mapping[str, list[str]], shown: str) -> WorkerS
         block_size=_count(single.get("block-size"), "block-size", 65536, shown),
         batch_tokens=_count(single.get("batch-tokens"), "batch-tokens", 1 << 24, shown),
         taints=tuple(fields.get("taint", ())),
+        instances=instances,
     )
 
 
@@ -174,6 +179,6 @@ def spec_from_item(item: object, shown: str) -> WorkerSpec:
     for key, value in item.items():
         if key == "url" or value is None:
             continue
-        name = {"taints": "taint", "block_size": "block-size"}.get(str(key), str(key))
+        name = {"taints": "taint", "instances": "instance", "block_size": "block-size"}.get(str(key), str(key))
         fields[name] = [str(part) for part in value] if isinstance(value, list) else [str(value)]
     return build_spec(str(item["url"]), fields, shown)

@@ -1,0 +1,368 @@
+"""The LMCache controller as the router sees it: what each worker's LMCache holds of a prompt.
+
+Joins the parts: sockets (a thread), the instances and their keys, which worker an instance is of, and how its keys are
+made, which is learnt from the prompts that were routed and the keys admitted after them. All but the sockets and the
+learning runs on the loop. Cost on a request, only while a controller runs: the prompt's chunk keys (2 ns a token) once
+for each distinct scheme, and a walk over them; copying 8 KiB of ids when it is placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from router.fleet.registry import Fleet
+from router.fleet.view import FleetView
+from router.lmcache.binding import Bound, Candidate, How, bind
+from router.lmcache.chunks import PromptChunks, Scheme
+from router.lmcache.index import ChunkIndex, Depth
+from router.lmcache.learn import LEARNT_TOKENS, Found, SeenPrompt, find_scheme, shows
+from router.lmcache.registry import Id, Instances, LmWorker
+from router.lmcache.settings import ControllerSettings
+from router.lmcache.sockets import ControllerSockets
+from router.lmcache.wire import Answer, Ask, Push
+from router.model import IntArray
+from router.prefix.hashing import Tokens
+
+log = logging.getLogger("kvctl.lmcache")
+
+_LOOK_EVERY: Final = 0.25
+_LEARN_WITHIN: Final = 60.0
+"""Seconds for which a prompt is compared with what is admitted after it."""
+_JUDGED_AFTER: Final = 10.0
+"""Seconds after which a prompt's first chunk should be known, if ever."""
+_MOST_PROMPTS: Final = 256
+_LEARN_FROM: Final = 64
+_ENOUGH: Final = 20
+"""Prompts without a match after which a worker's hash is said never to match."""
+_SURE: Final = 2
+"""Prompts that must agree on the worker of an instance."""
+
+
+class LMCacheController:
+    """Args:
+    settings: where it listens and what it assumes.
+    fleet: the registered workers.
+    clock: seconds of the loop's monotonic clock.
+    """
+
+    def __init__(self, settings: ControllerSettings, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
+        self.settings = settings
+        self.fleet = fleet
+        self.index = ChunkIndex(settings.index_limit)
+        self.instances = Instances(
+            self.index, settings.scheme, self._heartbeat_url, self._rebind, patience=settings.patience
+        )
+        self.bound: dict[str, Bound] = {}
+        self.sockets: ControllerSockets | None = None
+        self.learnt = 0
+        self._clock = clock
+        self._prompts: deque[SeenPrompt] = deque(maxlen=_MOST_PROMPTS)
+        self._to_judge: deque[SeenPrompt] = deque(maxlen=4 * _MOST_PROMPTS)
+        self._shown: dict[str, str] = {}
+        self._tried: dict[Id, tuple[int, float]] = {}
+        self._group: tuple[dict[Scheme, int], Counter[str]] | None = None
+        self._rows: tuple[FleetView | None, dict[str, list[int]]] = (None, {})
+        self._task: asyncio.Task[None] | None = None
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> tuple[int, int, int]:
+        """Listens; returns the pull, reply and heartbeat ports.
+
+        Raises:
+            OSError: one of the ports cannot be bound.
+        """
+        settings = self.settings
+        loop = asyncio.get_running_loop()
+        self.sockets = ControllerSockets(
+            self._pushed, self._asked, loop, settings.host, (settings.pull, settings.reply, settings.heartbeat)
+        )
+        pull, reply, heartbeat = self.sockets.ports
+        log.info("Starting pull request handler on %s:%d", settings.host, pull)
+        log.info("Starting reply request handler on %s:%d", settings.host, reply)
+        log.info("Starting heartbeat request handler on %s:%d", settings.host, heartbeat)
+        if not _loopback(settings.host):
+            log.warning(
+                "The LMCache controller listens on %s: whoever reaches its ports can lie about caches; keep them "
+                "inside the cluster",
+                settings.host,
+            )
+        self._task = loop.create_task(self._look())
+        return self.sockets.ports
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.sockets is not None:
+            self.sockets.close()
+
+    def _heartbeat_url(self, ip: str) -> str:
+        """`host:port` of the heartbeat port for a worker at `ip`; LMCache puts the tcp:// before it."""
+        port = self.settings.heartbeat if self.sockets is None else self.sockets.ports[2]
+        host = self.settings.advertise or self.settings.host
+        if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound
+            host = _address_towards(ip)
+        return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def _pushed(self, message: Push, start: int, stop: int) -> None:
+        self.instances.take(message, start, stop, self._clock())
+
+    def _asked(self, message: Ask) -> Answer:
+        return self.instances.answer(message, self._clock())
+
+    # -- the router's calls ------------------------------------------------------------------------------------
+
+    def prompt(self, tokens: Tokens) -> PromptChunks:
+        """A prompt's ids (uint32), for `overlap` and `placed`."""
+        return PromptChunks(tokens)
+
+    def overlap(self, prompt: PromptChunks, view: FleetView) -> tuple[IntArray, IntArray] | None:
+        """Leading tokens of the prompt in each row's LMCache: in host memory, and in host memory or on disk.
+
+        int64, shape (rows,). None where no row holds any.
+        """
+        depths = self._depths(prompt)
+        if not depths:
+            return None
+        rows = self._rows_of(view)
+        host = np.zeros(len(view.workers), np.int64)
+        total = np.zeros(len(view.workers), np.int64)
+        for instance, depth in depths.items():
+            bound = self.bound[instance]
+            for row in rows.get(bound.worker, ()):
+                if bound.rank is None or view.ranks[row] == bound.rank:
+                    host[row] = max(host[row], depth.host)
+                    total[row] = max(total[row], depth.total)
+        return host, total
+
+    def _depths(self, prompt: PromptChunks) -> dict[str, Depth]:
+        """Leading tokens by bound instance: of its workers that tell keys, the one that holds least counts."""
+        if self._group is None:
+            self._group = self._grouped()
+        among, tellers = self._group
+        found: dict[str, Depth] = {}
+        counted: Counter[str] = Counter()
+        most = len(prompt.tokens)
+        for scheme, workers in among.items():
+            for bit, depth in self.index.match(prompt.keys(scheme), workers).items():
+                size, instance = scheme.form.chunk_size, self.instances.by_bit[bit].instance
+                least = found.get(instance, Depth(most, most))
+                found[instance] = Depth(min(least.host, depth.host * size), min(least.total, depth.total * size))
+                counted[instance] += 1
+        return {instance: depth for instance, depth in found.items() if counted[instance] == tellers[instance]}
+
+    def _grouped(self) -> tuple[dict[Scheme, int], Counter[str]]:
+        """The workers whose keys count, as bits by scheme, and how many each instance has."""
+        among: dict[Scheme, int] = {}
+        tellers: Counter[str] = Counter()
+        for worker in self.instances.workers.values():
+            if worker.told and self.bound[worker.instance].worker:
+                among[worker.scheme] = among.get(worker.scheme, 0) | 1 << worker.bit
+                tellers[worker.instance] += 1
+        return among, tellers
+
+    def _rows_of(self, view: FleetView) -> dict[str, list[int]]:
+        if self._rows[0] is not view:
+            rows: dict[str, list[int]] = {}
+            for row, worker in enumerate(view.workers):
+                rows.setdefault(worker, []).append(row)
+            self._rows = (view, rows)
+        return self._rows[1]
+
+    def placed(self, prompt: PromptChunks, worker: str) -> None:
+        """The prompt was sent to `worker`: its chunks should be admitted there soon."""
+        if self.instances.workers and len(prompt.tokens):
+            seen = SeenPrompt(prompt.tokens[:LEARNT_TOKENS].copy(), worker, self._clock())
+            self._prompts.append(seen)
+            self._to_judge.append(seen)
+
+    def engine_gone(self, worker: str) -> None:
+        """The engine's process has ended: what its LMCache held in memory is gone."""
+        for one in self.instances.workers.values():
+            if self.bound[one.instance].worker == worker:
+                self.instances.emptied(one)
+
+    # -- who is whose ------------------------------------------------------------------------------------------
+
+    def fleet_changed(self) -> None:
+        """A worker was added to the fleet or removed."""
+        self._rebind()
+
+    def _rebind(self) -> None:
+        ips = {worker.instance: worker.ip for worker in self.instances.workers.values()}
+        for instance in self._shown.keys() - ips.keys():
+            del self._shown[instance]
+        candidates = [
+            Candidate(worker.id, worker.endpoint.host, worker.spec.instances) for worker in self.fleet.workers.values()
+        ]
+        self._group = None
+        before, self.bound = self.bound, bind(ips, candidates, self._shown)
+        for instance, bound in self.bound.items():
+            if bound == before.get(instance):
+                continue
+            if bound.how is How.AMBIGUOUS:
+                log.warning(
+                    "LMCache instance %s at %s may be of several workers there; until prompts show which, its keys do "
+                    "not count. Give the worker's SPEC instance=%s",
+                    instance,
+                    ips[instance],
+                    instance,
+                )
+            elif bound.how is How.UNKNOWN:
+                log.warning(
+                    "LMCache instance %s at %s is of no known worker; until prompts show which, its keys do not "
+                    "count. Give the worker's SPEC instance=%s",
+                    instance,
+                    ips[instance],
+                    instance,
+                )
+            else:
+                log.info("LMCache instance %s is of worker %s (by %s)", instance, bound.worker, bound.how)
+
+    # -- how keys are made -------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            try:
+                now = self._clock()
+                self.instances.look(now)
+                self.instances.forget_lost(lambda instance: bool(self.bound[instance].worker), now)
+                self._judge(now)
+                await self._learn(now)
+                while self.index.sweeping:
+                    self.index.sweep()
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("the LMCache controller's own look at its state failed")
+
+    async def _learn(self, now: float) -> None:
+        """One worker whose hash, or whose engine, is not known: compare its newest keys with the newest prompts."""
+        while self._prompts and now - self._prompts[0].at > _LEARN_WITHIN:
+            self._prompts.popleft()
+        if not self._prompts:
+            return
+        for worker in list(self.instances.workers.values()):
+            sure = worker.verified and self.bound[worker.instance].worker
+            if sure or not worker.recent or self.instances.workers.get(worker.id) is not worker:
+                continue
+            stamp = (worker.admits + worker.syncs, self._prompts[-1].at)
+            if self._tried.get(worker.id) == stamp:
+                continue
+            self._tried[worker.id] = stamp
+            prompts = self._prompts_for(worker)
+            recent = list(worker.recent)
+            if worker.verified:
+                self._vote_on(worker, prompts, recent)
+                continue
+            guesses = [worker.scheme, *(one.scheme for one in self.instances.workers.values() if one.verified)]
+            found = await asyncio.to_thread(find_scheme, prompts, recent, guesses, self.settings.chunk_size)
+            if found is not None and self.instances.workers.get(worker.id) is worker:
+                self._found(worker, found, prompts, recent)
+        for name in self._tried.keys() - self.instances.workers.keys():
+            del self._tried[name]
+
+    def _prompts_for(self, worker: LmWorker) -> list[SeenPrompt]:
+        bound = self.bound[worker.instance].worker
+        mine = [one for one in self._prompts if not bound or one.worker == bound]
+        return mine[-_LEARN_FROM:]
+
+    def _found(
+        self, worker: LmWorker, found: Found, prompts: list[SeenPrompt], recent: list[tuple[int, float]]
+    ) -> None:
+        form = found.scheme.form
+        shown = f"{form.algorithm} over chunks of {form.chunk_size} tokens"
+        if not found.rooted:
+            if not worker.warned:
+                worker.warned = True
+                log.warning(
+                    "LMCache worker %s hashes with %s, but its NONE_HASH is not a usual one: give --lmcache-hash %s "
+                    "--lmcache-none-hash N, with N from its log line 'Initialized NONE_HASH=N'",
+                    worker.id,
+                    shown,
+                    form.algorithm,
+                )
+            return
+        worker.scheme, worker.verified = found.scheme, True
+        self._group = None
+        self.learnt += 1
+        log.info("LMCache worker %s: its chunk keys are understood (%s)", worker.id, shown)
+        if not self.bound[worker.instance].worker:
+            self._vote_on(worker, prompts, recent)
+
+    def _vote_on(self, worker: LmWorker, prompts: list[SeenPrompt], recent: list[tuple[int, float]]) -> None:
+        """Of which engine the worker is, if prompts show it: each counts once, if it was sent to one worker only."""
+        size = worker.scheme.form.chunk_size
+        sent: dict[bytes, list[SeenPrompt]] = {}
+        for prompt in prompts:
+            sent.setdefault(prompt.tokens[:size].tobytes(), []).append(prompt)
+        votes: Counter[str] = Counter()
+        for same in sent.values():
+            if len({one.worker for one in same}) == 1 and shows(same[0], recent, worker.scheme):
+                votes[same[0].worker] += 1
+        best, count = votes.most_common(1)[0] if votes else ("", 0)
+        if count >= _SURE and count > 2 * (votes.total() - count) and best in self.fleet.workers:
+            self._shown[worker.instance] = best
+            self._rebind()
+
+    def _judge(self, now: float) -> None:
+        """Whether prompts that were sent a while ago are now known by our own keys, worker by worker."""
+        while self._to_judge and now - self._to_judge[0].at >= _JUDGED_AFTER:
+            prompt = self._to_judge.popleft()
+            chunks = PromptChunks(prompt.tokens)
+            for worker in self.instances.workers.values():
+                if self.bound[worker.instance].worker != prompt.worker or worker.registered_at > prompt.at:
+                    continue
+                size = worker.scheme.form.chunk_size
+                if len(prompt.tokens) < size:
+                    continue
+                if self.index.holds(worker.bit, chunks.keys(worker.scheme)[0]):
+                    worker.matched += 1
+                else:
+                    worker.unmatched += 1
+                    self._never(worker)
+
+    def _never(self, worker: LmWorker) -> None:
+        if worker.matched or worker.unmatched < _ENOUGH or worker.warned:
+            return
+        worker.warned = True
+        told = "it has told no keys at all" if not worker.admits else f"it has told {worker.admits} keys"
+        log.warning(
+            "The chunk keys of LMCache worker %s never match: %d prompts, no hit, and %s. See docs/lmcache.md, "
+            "'When it never matches'",
+            worker.id,
+            worker.unmatched,
+            told,
+        )
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address_towards(ip: str) -> str:
+    """The address of ours from which `ip` is reached; nothing is sent. 127.0.0.1 where there is none."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(ip).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((ip, 9))
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return "127.0.0.1"
