@@ -43,7 +43,7 @@ from router.policies.registry import make_policy, mode_name
 from router.policies.settings import PolicySettings
 from router.prefix.active import ActiveBlocks
 from router.prefix.capacity import CapacityLru, output_blocks
-from router.prefix.hashing import block_keys
+from router.prefix.hashing import block_keys, text_key
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
 from router.truth import TruthLoop, TruthSettings
@@ -169,11 +169,19 @@ class RoutingCore:
     # -- a request ---------------------------------------------------------------------------------------------
 
     def keys_for(
-        self, tokens: npt.NDArray[np.uint32], lora: str | None = None, salt: str | None = None
+        self,
+        tokens: npt.NDArray[np.uint32],
+        lora: str | None = None,
+        salt: str | None = None,
+        media: str | None = None,
     ) -> dict[int, npt.NDArray[np.uint64]]:
-        """Block keys of a prompt for each block size in the fleet, 16 where no worker has told its own yet."""
+        """Block keys of a prompt for each block size in the fleet, 16 where no worker has told its own yet. With
+        `media`, the name of what is no text in it, those by which only this router knows it."""
         sizes = self.fleet.view.block_sizes or (FALLBACK_BLOCK_SIZE,)
-        return {size: block_keys(tokens, size, self.index.root(size, lora, salt)) for size in sizes}
+        if media is None:
+            return {size: block_keys(tokens, size, self.index.root(size, lora, salt)) for size in sizes}
+        mark = b"media " + media.encode()
+        return {size: block_keys(tokens, size, text_key(mark, self.index.root(size, lora, salt))) for size in sizes}
 
     def candidates(self, request: RouteRequest, now: float) -> Candidates:
         """The fleet as `request` sees it, who may serve it included."""

@@ -25,7 +25,7 @@ from router.fleet.worker import Health
 from router.hints import checked_weights, from_headers, with_nvext, with_session_field
 from router.legs import RoutedLeg
 from router.metrics import RouterStats
-from router.model import BadRequest, Decision, Need, RouteRequest, RoutingError, UnknownModel
+from router.model import BadRequest, Decision, Degraded, Need, RouteRequest, RoutingError, UnknownModel
 from router.model_tokens import ModelTokens
 from router.policies.registry import UnknownMode, mode_name
 from router.proxy.errors import error_answer
@@ -33,6 +33,7 @@ from router.proxy.interface import Answer, Inbound, Leg, Outcome
 from router.records import DecisionLog
 from router.shadow import Shadows
 from router.tokens.body import Body, parse
+from router.tokens.conversation import media_mark
 from router.tokens.service import Source, TokenResult
 from router.waiting import Waiting, WaitingRoom, settled
 
@@ -289,12 +290,18 @@ class RequestDispatcher:
     def _take_tokens(self, request: RouteRequest, body: Body, result: TokenResult) -> None:
         request.prompt_tokens = len(result.ids)
         request.degraded = result.degraded
-        request.joins = body.prompts == 1 and body.n == 1
+        request.joins = body.prompts == 1 and body.n == 1 and body.reads_cache
         view = self.core.fleet.view
         lora = request.model if request.model in view.adapters else None
         request.keys = self.core.keys_for(result.ids, lora=lora, salt=body.cache_salt)
         if result.source is Source.APPROXIMATE:
             return
+        media = body.media
+        if body.chat is not None and result.source is not Source.LOCAL:
+            media = media_mark(body.chat.messages)
+        if media is not None:
+            request.own_keys = self.core.keys_for(result.ids, lora=lora, salt=body.cache_salt, media=media)
+            request.degraded = (*result.degraded, Degraded.MULTIMODAL)
         longest = view.longest_context(request.model)
         if longest is not None and longest <= request.prompt_tokens:
             raise BadRequest(
@@ -405,6 +412,8 @@ def _use_ids(body: Body, ids: list[int] | None) -> None:
         return
     if not 0 <= min(ids) <= max(ids) < 2**32:
         raise BadRequest("nvext.token_data: token ids are integers from 0 to 2^32 - 1", param="nvext.token_data")
+    if body.chat is not None:
+        body.media = media_mark(body.chat.messages)
     body.ids, body.text, body.chat = np.array(ids, np.uint32), None, None
 
 

@@ -19,6 +19,7 @@ from router.tokens.convert import from_messages, from_responses
 from router.tokens.token_ids import BadTokenIds, Tokens, parse_ids
 
 _NOTHING = msgspec.Raw(b"")
+_ABSENT = (b"", b"null")
 
 
 class Kind(StrEnum):
@@ -43,6 +44,8 @@ class Body:
 
     `prompts` counts the prompts of a completion request; the request is routed by the first. `max_tokens` is the
     bound the caller set, None where there is none. `nvext` is its JSON text. `size` is the body's length in bytes.
+    `media` names the images and the like of a chat whose ids were given. `reads_cache` is False where the engine
+    computes the whole prompt anew, because log probabilities of all of it are asked for.
     """
 
     kind: Kind
@@ -59,6 +62,8 @@ class Body:
     n: int = 1
     cache_salt: str | None = None
     nvext: bytes | None = None
+    media: str | None = None
+    reads_cache: bool = True
 
 
 class _StreamOptions(msgspec.Struct):
@@ -74,10 +79,13 @@ class _Common(msgspec.Struct):
     cache_salt: str | None = None
     nvext: msgspec.Raw = _NOTHING
     chat_template_kwargs: dict[str, Any] | None = None
+    prompt_logprobs: msgspec.Raw = _NOTHING
 
 
 class _Completions(_Common):
     prompt: msgspec.Raw = _NOTHING
+    echo: msgspec.Raw = _NOTHING
+    logprobs: msgspec.Raw = _NOTHING
     prompt_embeds: msgspec.Raw = _NOTHING
     add_special_tokens: bool | None = None
 
@@ -210,12 +218,15 @@ def _body(kind: Kind, raw: _Common, size: int) -> Body:
         n=max(1, raw.n or 1),
         cache_salt=raw.cache_salt or None,
         nvext=nvext if nvext and nvext != b"null" else None,
+        reads_cache=bytes(raw.prompt_logprobs) in _ABSENT,
     )
 
 
 def _completions(raw: _Completions, size: int) -> Body:
     body = _body(Kind.COMPLETIONS, raw, size)
     body.add_special_tokens = True if raw.add_special_tokens is None else raw.add_special_tokens
+    if bytes(raw.echo) == b"true" and bytes(raw.logprobs) not in _ABSENT:
+        body.reads_cache = False
     prompt = memoryview(raw.prompt)
     if not prompt or prompt[0] == ord("n"):
         if bytes(raw.prompt_embeds) in (b"", b"null"):

