@@ -12,7 +12,7 @@ import os
 import random
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,9 @@ from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
 from router.truth import TruthLoop, TruthSettings
 
+if TYPE_CHECKING:
+    from router.lmcache.chunks import PromptChunks
+
 MIB = 1 << 20
 _LRU_ENTRY_BYTES = 128
 FALLBACK_BLOCK_SIZE = 16
@@ -79,6 +82,22 @@ class CoreSettings:
     seed: int | None = None
 
 
+class ChunkSource(Protocol):
+    """Who knows what a worker's LMCache holds (`router.lmcache.controller`)."""
+
+    def prompt(self, tokens: npt.NDArray[np.uint32]) -> PromptChunks: ...
+
+    def raised(
+        self, prompt: PromptChunks, view: FleetView, device: IntArray, host: IntArray, disk: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """`host` and `disk`, blocks beyond `device`, by what the workers' LMCache holds in addition."""
+        ...
+
+    def placed(self, prompt: PromptChunks, worker: str) -> None:
+        """The prompt was sent to this worker."""
+        ...
+
+
 class RoutingCore:
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
@@ -102,6 +121,8 @@ class RoutingCore:
         self._policies: dict[str, Policy] = {}
         self._learners: dict[str, Learns] = {}
         self._retired: list[Worker] = []
+        self.chunks: ChunkSource | None = None
+        """The LMCache controller, where one runs."""
 
     # -- the fleet ---------------------------------------------------------------------------------------------
 
@@ -221,6 +242,8 @@ class RoutingCore:
             disk = np.where(mine, found.disk[slots], disk)
             shared = np.where(mine, found.external[slots], shared)
             new_blocks = np.where(mine, fresh, new_blocks)
+        if request.chunks is not None and self.chunks is not None:
+            host, disk = self.chunks.raised(request.chunks, view, device, host, disk)
         trust = None if self.truth is None else self.truth.weights(slots)
         if trust is not None:
             device, host, disk, shared = ((blocks * trust).astype(np.int64) for blocks in (device, host, disk, shared))
@@ -361,6 +384,8 @@ class RoutingCore:
             self.affinity.placed(session, decision.worker, decision.rank, now)
         if self._learners and (learner := self._learners.get(decision.mode)) is not None:
             learner.placed(request, decision)
+        if request.chunks is not None and self.chunks is not None:
+            self.chunks.placed(request.chunks, decision.worker)
         if keys is not None and len(keys):
             worker = self.fleet.view.members[row]
             blind = not worker.tells or Degraded.APPROXIMATE_TOKENS in request.degraded
