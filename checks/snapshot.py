@@ -375,7 +375,7 @@ class Snapshot:
     def vllm_version(self, member: Member) -> Version | None:
         answer = member.answers.get("/version")
         told = answer.get("version") if isinstance(answer, dict) else None
-        if isinstance(told, str) and told.endswith(_SIMULATED):
+        if not isinstance(told, str) or told.endswith(_SIMULATED):
             told = None
         return self.compatibility.vllm_of(member.log, member.container.image, told)
 

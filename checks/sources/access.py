@@ -13,6 +13,8 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
+import msgspec
+
 from checks.snapshot import Access
 from checks.sources.kubernetes import Cluster
 from checks.sources.tape import Answer
@@ -92,8 +94,8 @@ def ask(
 def decoded(answer: Answer) -> tuple[Access, ...]:
     """Of what `ask` answered; empty where it failed or cannot be read."""
     try:
-        return tuple(Access(**row) for row in json.loads(answer.text)) if answer.ok else ()
-    except (ValueError, TypeError):
+        return msgspec.json.decode(answer.text, type=tuple[Access, ...]) if answer.ok else ()
+    except msgspec.DecodeError:
         return ()
 
 

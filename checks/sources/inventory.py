@@ -19,11 +19,12 @@ from checks.discover.stacks import HYPERPOD_GROUP, HYPERPOD_NAMESPACE
 from checks.model import Reason
 from checks.request import Scrape
 from checks.snapshot import Access
-from checks.sources import access
+from checks.sources import access, pages
 from checks.sources.connection import SourceError
 from checks.sources.keep import without_secrets
 from checks.sources.kubernetes import Cluster
 from checks.sources.run import Run
+from checks.sources.shape import Fitting
 from checks.sources.tape import Answer
 
 Object = Mapping[str, Any]
@@ -104,10 +105,14 @@ class Lister:
         objects = []
         data: dict[tuple[str, str], dict[str, str]] = {}
         for one, answer in zip(chosen, answers, strict=True):
-            decoded = self._decoded(found, f"ConfigMap {'/'.join(one)}", answer)
-            if isinstance(decoded, dict):
-                objects.append(decoded)
-                data[one] = {str(key): str(value) for key, value in (decoded.get("data") or {}).items()}
+            what = f"ConfigMap {'/'.join(one)}"
+            fitting = Fitting("configmaps")
+            decoded = self._decoded(what, answer)
+            configmap = None if decoded is None else fitting.one(decoded)
+            self._note_odd(what, fitting)
+            if configmap is not None:
+                objects.append(configmap)
+                data[one] = dict(configmap.get("data") or {})
         if objects:
             found.resources["configmaps"] = tuple(objects)
         return data
@@ -118,18 +123,15 @@ class Lister:
         answers = self.run.each([partial(self._events, *pod) for pod in pods_read], "configuration")
         events: list[Object] = []
         for pod, answer in zip(pods_read, answers, strict=True):
-            events += self._items(found, f"events of pod {'/'.join(pod)}", answer)
+            events += self._items("events", f"events of pod {'/'.join(pod)}", answer)
         if events:
             found.resources["events"] = tuple(events)
 
     def services_everywhere(self) -> list[Object]:
         """Services of all namespaces, where that may be listed; nothing is noted where it may not."""
         answer = self._ask("services", lambda cluster: cluster.objects("/api/v1/services"))
-        try:
-            items = json.loads(answer.text).get("items") if answer.ok else None
-        except (ValueError, AttributeError):
-            items = None
-        return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+        decoded = pages.decoded(answer)
+        return [*Fitting("services").each(decoded.get("items") if isinstance(decoded, dict) else None)]
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class Lister:
             asked.add(key)
         for (namespace, plural, _), answer in zip(wanted, self.run.each(calls, "resources"), strict=True):
             where = f"{plural} in {namespace or 'all namespaces'}"
-            objects = self._items(found, where, answer)
+            objects = self._items(plural, where, answer)
             if objects:
                 found.resources[plural] = (*found.resources.get(plural, ()), *objects)
 
@@ -207,7 +209,7 @@ class Lister:
         where = f"{plural} in {namespace or 'all namespaces'}"
         if answer.error is Reason.NO_DATA and plural == "pods":
             self.run.note(where, Reason.NO_DATA, answer.message)
-        return self._items(found, where, answer)
+        return self._items(plural, where, answer)
 
     def _configmap(self, namespace: str, name: str, keys: set[str] | None) -> Answer:
         path = f"/api/v1/namespaces/{quote(namespace)}/configmaps/{quote(name)}"
@@ -222,12 +224,23 @@ class Lister:
             f"{namespace}/events/{pod}", lambda cluster: cluster.objects(path, fields=fields, any_version=False)
         )
 
-    def _items(self, found: Inventory, what: str, answer: Answer) -> list[Object]:
-        decoded = self._decoded(found, what, answer)
-        items = decoded.get("items") if isinstance(decoded, dict) else None
-        return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+    def _items(self, plural: str, what: str, answer: Answer) -> list[Object]:
+        decoded = self._decoded(what, answer)
+        if decoded is None:
+            return []
+        if not isinstance(decoded, dict) or not isinstance(decoded.get("items"), list | None):
+            self.run.note(what, Reason.PARSE, "the answer is no list of objects")
+            return []
+        fitting = Fitting(plural)
+        objects: list[Object] = [*fitting.each(decoded.get("items"))]
+        self._note_odd(what, fitting)
+        return objects
 
-    def _decoded(self, found: Inventory, what: str, answer: Answer) -> Any:
+    def _note_odd(self, what: str, fitting: Fitting) -> None:
+        if fitting.odd.count:
+            self.run.note(f"a part of {what}", Reason.PARSE, fitting.odd.text)
+
+    def _decoded(self, what: str, answer: Answer) -> Any:
         """Decoded JSON without secrets; what went wrong is noted, except that a thing is not there."""
         if not answer.ok:
             if answer.error not in (None, Reason.NO_DATA, Reason.GONE):
