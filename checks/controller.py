@@ -141,10 +141,11 @@ def reaping(snapshot: Snapshot, router: Member) -> Reaping:
 def _port_missing(log: LogView | None) -> Match | None:
     if log is None:
         return None
+    own = log.last("lmcache-heartbeat-handler", "lmcache-heartbeat-socket-none")
+    if own is not None:
+        return own if own.pattern == "lmcache-heartbeat-socket-none" else None
     ports = log.last("router-kvaware-ports")
-    if ports is not None and ports["heartbeat"] == "None":
-        return ports
-    return log.last("lmcache-heartbeat-socket-none")
+    return ports if ports is not None and ports["heartbeat"] == "None" else None
 
 
 def registered_by_api(router: Member) -> int | None:

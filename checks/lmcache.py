@@ -34,10 +34,15 @@ def each_worker(snapshot: Snapshot, judge: Callable[[Snapshot, Member], Iterable
 
 def why_not_in_process(snapshot: Snapshot, worker: Member) -> str:
     """Why checks of LMCache inside the engine do not fit this worker; '' where they do."""
-    connector = transfer(worker)
-    if connector is not None and connector.multi_process:
+    if uses_server(worker):
         return "LMCache runs in a process of its own here (KV941)"
     return "" if snapshot.lmcache_active(worker) else "LMCache is not configured on this worker"
+
+
+def uses_server(worker: Member) -> bool:
+    """The engine's LMCache is a client of a server of its own (multi-process mode)."""
+    connector = transfer(worker)
+    return connector is not None and connector.multi_process
 
 
 def why_quiet(worker: Member, pattern: Pattern, snapshot: Snapshot) -> Reason | None:

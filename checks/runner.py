@@ -24,7 +24,7 @@ from checks.verdict import judge
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
-DATA_FILES = ("patterns.yaml", "compatibility.yaml", "thresholds.yaml", "metric_aliases.yaml")
+DATA_FILES = ("causes.yaml", "compatibility.yaml", "metric_aliases.yaml", "patterns.yaml", "thresholds.yaml")
 _LOG = logging.getLogger(__name__)
 _EXPLAINED = frozenset({Status.FAIL, Status.WARN})
 
@@ -124,7 +124,7 @@ def versions(snapshot: Snapshot) -> Mapping[str, Any]:
 
 
 def data_sha256() -> str:
-    """Of the patterns, versions, thresholds and metric names that checks compare with."""
+    """Of the causes, versions, metric names, patterns and thresholds that checks compare with."""
     digest = hashlib.sha256()
     for name in DATA_FILES:
         file = files("checks").joinpath("data", name)

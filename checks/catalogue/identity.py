@@ -49,7 +49,9 @@ def none_hash(snapshot: Snapshot) -> Iterator[Finding]:
             yield failed(message, member.target, *found.values())
         elif reference is not None and (value := next(iter(found))) != reference[1]:
             message = f"NONE_HASH is {value} here and {reference[1]} on {reference[0]}: no key can ever match"
-            yield failed(message, member.target, *found.values(), *told[reference[0]].values())
+            pair = (member, *(one for one in members if one.key == reference[0]))
+            both = (*found.values(), *told[reference[0]].values())
+            yield failed(message, member.target, *both, hint=_without_vllm(pair))
     if len(values) == 1:
         value = next(iter(values))
         silent = [member.key for member in members if not told[member.key]]
@@ -64,6 +66,14 @@ def _none_hashes(member: Member) -> dict[str, Evidence]:
     """Each value that the member printed since its last start, with its line."""
     log = member.log
     return {} if log is None else {match["value"]: log.evidence(match) for match in log.all("none-hash")}
+
+
+def _without_vllm(members: tuple[Member, ...]) -> str:
+    """What to do where one of them printed the default, which LMCache takes where it finds no vLLM; '' otherwise."""
+    bare = [member for member in members if member.log is not None and member.log.has("none-hash-default")]
+    if not bare or len(bare) == len(members):
+        return ""
+    return f"LMCache of {bare[0].key} found no vLLM and took 0: install the workers' vLLM in its image"
 
 
 def _reference(

@@ -7,9 +7,10 @@ a look at the matches of each worker's log.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from checks.compatibility import Version
-from checks.lmcache import each_worker, engines, is_young, ranks
+from checks.lmcache import each_worker, engines, is_young, ranks, uses_server
 from checks.logs.causes import cause_of, reason_of, summary_of
 from checks.logs.tracebacks import last_traceback
 from checks.logs.view import EVIDENCE_CHARACTERS, LogView, Match, Record
@@ -67,7 +68,7 @@ def _initialised(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
     elif best is not None:
         yield failed(f"LMCache started on {count}; the others never said so", target, *shown)
     else:
-        attempt = log.last("lmcache-creating-engine")
+        attempt = log.last("lmcache-creating-engine", "lmcache-registering-kv-caches", "lmcache-post-init")
         tried = "tried to start but never finished" if attempt is not None else "never started, though it is configured"
         yield failed(f"LMCache {tried}", target, *(() if attempt is None else (log.evidence(attempt),)))
 
@@ -136,7 +137,34 @@ def _hint(reason: str | None, version: Version | None) -> str:
 
 
 def healthy(snapshot: Snapshot) -> Iterator[Finding]:
-    return each_worker(snapshot, _healthy)
+    served = [worker for worker in snapshot.workers if uses_server(worker)]
+    for worker in served:
+        yield _server_healthy(snapshot, worker)
+    if len(served) < len(snapshot.workers) or not served:
+        others = tuple(member for member in snapshot.members if member not in served)
+        yield from each_worker(replace(snapshot, members=others), _healthy)
+
+
+def _server_healthy(snapshot: Snapshot, worker: Member) -> Finding:
+    """LMCache's server as its client in the engine sees it, by the last of its lines."""
+    log, target = worker.log, worker.target
+    last = None if log is None else log.last("lmcache-mp-unhealthy", "lmcache-mp-recovered")
+    if log is None or last is None:
+        version = snapshot.lmcache_version(worker)
+        why = worker.why_absence_proves_nothing(snapshot.patterns["lmcache-mp-unhealthy"], version)
+        if why is None:
+            return passed("the log is complete and never calls LMCache's server unhealthy", target)
+        return skipped(why, "the log cannot show the health of LMCache's server", target)
+    if last.pattern == "lmcache-mp-unhealthy":
+        message = "LMCache's server does not answer: every prompt is computed anew"
+        return failed(message, target, log.evidence(last), hint=_SERVER_HINT)
+    if _in_window(snapshot, last):
+        message = "LMCache's server did not answer for a time and does again"
+        return warned(message, target, log.evidence(last), hint=_SERVER_HINT)
+    return passed("LMCache's server answers again", target, log.evidence(last))
+
+
+_SERVER_HINT = "see whether LMCache's server runs, has memory, and is reached from the engine (KV941)"
 
 
 def _healthy(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
@@ -291,7 +319,8 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.FAIL,
         reads="worker logs; gauge lmcache:lmcache_is_healthy",
         rule=(
-            "Fails when the gauge is 0, or the last word of the health monitor (0.3.13 and later) is unhealthy. Warns "
+            "Fails when the gauge is 0, or the last word of the health monitor (0.3.13 and later), or of the client of "
+            "LMCache's server (0.4.2 and later), is unhealthy. Warns "
             "when it recovered within the window. The gauge has no sample where vLLM runs several processes: that "
             "means nothing."
         ),

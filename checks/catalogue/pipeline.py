@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from checks.evidence import env
-from checks.lmcache import is_young
+from checks.lmcache import is_young, uses_server
 from checks.model import ERRORS, FLEET, Check, Evidence, Finding, Group, Reason, Status, failed, passed, skipped, warned
-from checks.serving import transfer
 from checks.sharing import lmcache_workers
 from checks.snapshot import Member, Snapshot
 from checks.traffic import collapsed, metrics_off, names_by_member
@@ -77,8 +76,7 @@ def lmcache_families(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _families(snapshot: Snapshot, worker: Member, names: frozenset[str]) -> Finding:
-    connector = transfer(worker)
-    if connector is not None and connector.multi_process:
+    if uses_server(worker):
         return skipped(Reason.NOT_APPLICABLE, "LMCache's own server exports its metrics (KV941)", worker.target)
     if not names:
         missing = snapshot.metrics.missing or Reason.NO_DATA

@@ -145,10 +145,12 @@ def _listens(snapshot: Snapshot, worker: Member, socket: str, port: int, seen: t
 
 
 def _controller_port(router: Member, socket: str) -> int | None:
-    """What the router printed, else its argument; the pull port has a default, the others have none."""
-    printed = router.log.last("router-kvaware-ports") if router.log is not None else None
-    if printed is not None and printed[socket].isdecimal():
-        return int(printed[socket])
+    """What controller or router printed, else its argument; the pull port has a default, the others have none."""
+    if router.log is not None:
+        handler, printed = router.log.last(f"lmcache-{socket}-handler"), router.log.last("router-kvaware-ports")
+        for port in (handler["port"] if handler else "", printed[socket] if printed else ""):
+            if port.isdecimal():
+                return int(port)
     option, usual = _SOCKETS[socket]
     told = router.arg(option)
     if told is not None and told.isdecimal():

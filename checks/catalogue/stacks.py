@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from checks.lmcache import uses_server
 from checks.metrics.view import Metrics, Reading
 from checks.model import (
     FLEET,
@@ -19,7 +20,7 @@ from checks.model import (
     skipped,
     warned,
 )
-from checks.serving import block_tokens, transfer
+from checks.serving import block_tokens
 from checks.snapshot import Member, Role, Snapshot
 from checks.traffic import Ratio, collapsed, grown_to, lifetime, no_metric, percent, ratio, subjects
 
@@ -184,7 +185,7 @@ def _trtllm_blocks(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def multi_process(snapshot: Snapshot) -> Iterator[Finding]:
-    clients = [worker for worker in snapshot.workers if _uses_server(worker)]
+    clients = [worker for worker in snapshot.workers if uses_server(worker)]
     servers = snapshot.of(Role.CACHE_SERVER)
     counted = snapshot.metrics.has(("mp_lookup_requested_tokens",))
     if not clients and not counted:
@@ -195,11 +196,6 @@ def multi_process(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _server_counts(snapshot)
 
 
-def _uses_server(worker: Member) -> bool:
-    connector = transfer(worker)
-    return connector is not None and connector.multi_process
-
-
 def _lost_contexts(snapshot: Snapshot, member: Member) -> Iterator[Finding]:
     log = member.log
     if log is None or not log.records:
@@ -207,14 +203,18 @@ def _lost_contexts(snapshot: Snapshot, member: Member) -> Iterator[Finding]:
         return
     since = snapshot.now - snapshot.window_s
     gone, late = log.since(since, "lmcache-mp-gone"), log.since(since, "lmcache-mp-timeout")
+    last = log.last("lmcache-mp-gone", "lmcache-mp-recovered", "lmcache-stored", "lmcache-retrieved")
     if gone:
         message = f"LMCache's server dropped an idle worker: {len(gone)} stores or loads failed since"
         yield failed(message, member.target, log.evidence(gone[-1]))
     elif late:
         message = f"{len(late)} requests to LMCache's server timed out"
         yield warned(message, member.target, log.evidence(late[-1]))
+    elif last is not None and last.pattern == "lmcache-mp-gone":
+        message = "LMCache's server dropped an idle worker some time ago, and nothing shows that it is back"
+        yield warned(message, member.target, log.evidence(last))
     else:
-        yield passed("no dropped worker and no timeout in its log", member.target)
+        yield passed("no dropped worker in its log, and no timeout in the window", member.target)
 
 
 def _server_counts(snapshot: Snapshot) -> Iterator[Finding]:
@@ -292,7 +292,8 @@ CHECKS: tuple[Check, ...] = (
         reads="lmcache_mp_* metrics of the server; lines of dropped contexts and timeouts in the workers' and the "
         "server's logs",
         rule="Fails where the server dropped a worker in the window (an idle one is reaped, its later stores and "
-        "loads fail). Warns at timeouts, at failed allocations or fetches, and below 5 % found.",
+        "loads fail). Warns where it did so earlier and nothing shows that the worker is back, at timeouts, at failed "
+        "allocations or fetches, and below 5 % found.",
         hint="Upgrade LMCache or raise the server's idle timeout; restart the worker that was dropped",
         run=multi_process,
     ),

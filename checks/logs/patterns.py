@@ -34,7 +34,7 @@ class PatternRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     id: str
     regex: str
     component: str
-    """Whose line: lmcache, router (production stack), vllm, aws, kvctl, epp, hyperpod."""
+    """Whose line: lmcache, router (production stack), vllm, aws, kvctl, epp, hyperpod, uvicorn."""
     role: str
     """Whose log it stands in: router, worker or any."""
     polarity: str

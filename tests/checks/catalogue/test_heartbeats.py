@@ -266,3 +266,10 @@ class TestDiscovered:
 
     def test_a_router_that_tells_of_no_engine_has_no_data(self) -> None:
         assert reason("KV210", snapshot(w(), r(line(THREAD)))) is Reason.NO_DATA
+
+
+def test_kv207_believes_the_controller_that_listens_over_the_routers_line() -> None:
+    ports = "INFO: Initializing KvawareRouter with port: 9000, reply port: 9001, heartbeat port: None (a.py:1:b)"
+    listens = "LMCache INFO: Starting heartbeat request handler on 0.0.0.0:9002 (a.py:1:b)"
+    found = snapshot(w(env={PERIOD: "10"}), r(line(ports), line(listens), image=IMAGE_NEW))
+    assert statuses("KV207", found) == {"w-0": Status.PASS}

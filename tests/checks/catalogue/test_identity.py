@@ -50,6 +50,7 @@ def test_kv401_fails_the_worker_whose_value_is_not_the_routers() -> None:
     assert found.target.name == "w-0"
     assert found.message == ("NONE_HASH is -6197052367682486848 here and 0 on prod/router-0: no key can ever match")
     assert found.evidence[1].text == "Using default NONE_HASH=0 (vLLM not available)"
+    assert found.hint == "LMCache of prod/router-0 found no vLLM and took 0: install the workers' vLLM in its image"
 
 
 def test_kv401_fails_processes_of_one_worker_that_differ() -> None:

@@ -377,3 +377,11 @@ def test_what_lmcache_printed_counts() -> None:
 
 def test_without_workers_nothing_is_judged() -> None:
     assert only("KV163", cluster()).reason is Reason.NO_DATA
+
+
+def test_kv160_knows_the_ports_that_the_controller_says_it_listens_on() -> None:
+    log = "[2026-08-01 10:00:01,401] LMCache INFO: Starting reply request handler on 0.0.0.0:9101 (a.py:1:b)\n"
+    routers = [router(args=KVAWARE, log=log, labels={"app": "router"})]
+    found = findings("KV160", cluster(engine(), routers=routers, services=[service(9000, 9001)]))
+    messages = [one.message for one in found if one.status is Status.FAIL]
+    assert messages == ["port 9001 is reached as reply port, the router listens on 9101"]

@@ -240,8 +240,13 @@ def test_kv941_fails_where_the_server_dropped_a_worker(message: str) -> None:
     assert statuses("KV941", mp(said(message), *asked(500, 10000)))["w-0"] is Status.FAIL
 
 
-def test_kv941_lets_a_drop_before_the_window_be() -> None:
+def test_kv941_warns_of_a_drop_before_the_window() -> None:
     text = said(GONE, at=NOW - 1000)
+    assert statuses("KV941", mp(text, *asked(500, 10000)))["w-0"] is Status.WARN
+
+
+def test_kv941_lets_a_drop_be_that_was_mended_since() -> None:
+    text = said(GONE, at=NOW - 1000) + said("LMCache server is healthy again — resuming normal operation", at=NOW - 950)
     assert statuses("KV941", mp(text, *asked(500, 10000)))["w-0"] is Status.PASS
 
 

@@ -17,7 +17,7 @@ from tests.checks.logs.hostile import hostile_lines
 PATTERNS = Patterns.load()
 ROWS = [pattern.row for pattern in PATTERNS]
 IDS = [row.id for row in ROWS]
-COMPONENTS = {"lmcache", "router", "vllm", "aws", "kvctl", "epp", "hyperpod"}
+COMPONENTS = {"lmcache", "router", "vllm", "aws", "kvctl", "epp", "hyperpod", "uvicorn"}
 
 
 def read(text: str) -> LogView:
