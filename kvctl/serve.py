@@ -15,6 +15,7 @@ _ROUTING = "Routing"
 _WEIGHTS = "Cost of kv mode"
 _MODES = "Other modes"
 _QUEUE = "Queue"
+_LMCACHE = "LMCache"
 _LIMITS = "Limits and timeouts"
 
 
@@ -377,6 +378,49 @@ def serve(
             help="Requests that one tenant (x-tenant-id) may have waiting and running.",
         ),
     ] = None,
+    lmcache_controller: Annotated[
+        str | None,
+        option(
+            "--lmcache-controller",
+            rich_help_panel=_LMCACHE,
+            metavar="HOST[:PULL][,reply=PORT][,heartbeat=PORT][,advertise=HOST]",
+            help="Be the LMCache controller of the workers (LMCache 0.3.12 and later). Ports 9000, 9001 and 9002 unless "
+            "told otherwise; 0 takes a free one.",
+        ),
+    ] = None,
+    lmcache_none_hash: Annotated[
+        int | None,
+        option(
+            "--lmcache-none-hash",
+            rich_help_panel=_LMCACHE,
+            help="The NONE_HASH that the workers log. Without it, it is learnt from what they admit.",
+        ),
+    ] = None,
+    lmcache_hash: Annotated[
+        str,
+        option(
+            "--lmcache-hash",
+            rich_help_panel=_LMCACHE,
+            help="Their hash algorithm until it is learnt: builtin, sha256_cbor or sha256_cbor_64bit.",
+        ),
+    ] = "builtin",
+    lmcache_chunk_size: Annotated[
+        int,
+        option("--lmcache-chunk-size", min=1, max=65536, rich_help_panel=_LMCACHE, help="Their chunk size likewise."),
+    ] = 256,
+    lmcache_heartbeat_timeout: Annotated[
+        float,
+        option(
+            "--lmcache-heartbeat-timeout",
+            min=1,
+            rich_help_panel=_LMCACHE,
+            help="Seconds without a heartbeat after which a worker is shown as degraded.",
+        ),
+    ] = 30.0,
+    lmcache_index_limit_mib: Annotated[
+        int,
+        option("--lmcache-index-limit-mib", min=1, rich_help_panel=_LMCACHE, help="Memory of its chunk keys."),
+    ] = 256,
     index_limit_mib: Annotated[
         int,
         option(
@@ -524,6 +568,18 @@ def serve(
         if session_affinity_ttl is not None:
             affinity = AffinitySettings(session_affinity_ttl, AffinityMode(session_affinity_mode))
         specs = [parse_spec(text) for text in worker or ()]
+        lmcache = None
+        if lmcache_controller is not None:
+            from router.lmcache.settings import controller_settings
+
+            lmcache = controller_settings(
+                lmcache_controller,
+                none_hash=lmcache_none_hash,
+                algorithm=lmcache_hash,
+                chunk_size=lmcache_chunk_size,
+                index_limit=lmcache_index_limit_mib << 20,
+                patience=lmcache_heartbeat_timeout,
+            )
         thresholds = threshold_settings(
             active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac
         )
@@ -583,6 +639,7 @@ def serve(
                 health_interval=health_interval,
                 drain_timeout=drain_timeout,
                 shadow=shadows,
+                lmcache=lmcache,
                 log_level=log_level,
                 ready_json=output == "json",
             )

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -39,6 +39,10 @@ from router.records import DecisionLog
 from router.room_metrics import QueueCollector, RoomCollector, ShadowCollector, TruthCollector
 from router.shadow import Shadows
 from router.tokens.tokenizer import LocalTokenizer, TokenizerError
+
+if TYPE_CHECKING:
+    from router.lmcache.controller import LMCacheController
+    from router.lmcache.settings import ControllerSettings
 
 log = logging.getLogger("kvctl")
 
@@ -66,6 +70,7 @@ class ServeSettings:
     health_interval: float = 1.0
     drain_timeout: float = 30.0
     shadow: tuple[str, ...] = ()
+    lmcache: ControllerSettings | None = None
     log_level: str = "info"
     ready_json: bool = False
 
@@ -100,16 +105,38 @@ class Router:
             registry.register(TruthCollector(self.core.truth, self.core.fleet))
         if self.shadows is not None:
             registry.register(ShadowCollector(self.shadows))
+        self.lmcache = None if settings.lmcache is None else self._controller(settings.lmcache, registry)
         admin = AdminApp(
-            self.core, self.monitor, self.dispatcher, self.log, self.feed, registry, shown_settings(settings)
+            self.core,
+            self.monitor,
+            self.dispatcher,
+            self.log,
+            self.feed,
+            registry,
+            shown_settings(settings),
+            self.lmcache,
         )
         self.admin = AdminServer(admin.app)
         self._background: set[asyncio.Task[None]] = set()
+
+    def _controller(self, settings: ControllerSettings, registry: CollectorRegistry) -> LMCacheController:
+        """Imported here: its kernels take three seconds to compile on a machine's first start, and few need them."""
+        from router.lmcache.chunks import warm as warm_chunks
+        from router.lmcache.controller import LMCacheController
+        from router.lmcache.metrics import LMCacheCollector
+
+        warm_chunks()
+        controller = LMCacheController(settings, self.core.fleet)
+        self.core.chunks = controller
+        registry.register(LMCacheCollector(controller))
+        return controller
 
     # -- the fleet's listener ----------------------------------------------------------------------------------
 
     def worker_added(self, worker: Worker) -> None:
         self.core.add_slots()
+        if self.lmcache is not None:
+            self.lmcache.fleet_changed()
 
     def worker_up(self, worker: Worker, sources: list[EventSource]) -> None:
         self.feed.follow(worker, sources)
@@ -120,6 +147,8 @@ class Router:
         self.plane.forget(worker.endpoint)
         if process_gone:
             self.core.forget(worker)
+            if self.lmcache is not None:
+                self.lmcache.engine_gone(worker.id)
             if self.core.truth is not None:
                 self.core.truth.forget(worker)
             if self.shadows is not None:
@@ -129,6 +158,8 @@ class Router:
         self.feed.unfollow(worker)
         self.plane.forget(worker.endpoint)
         self.core.retire(worker)
+        if self.lmcache is not None:
+            self.lmcache.fleet_changed()
         if self.shadows is not None:
             self.shadows.forget(worker.id, worker.slots, removed=True)
         self.stats.worker_removed(worker.id)
@@ -156,6 +187,12 @@ class Router:
                 settings.admin_host,
             )
         admin = await _listen(self.admin.start, settings.admin_host, settings.admin_port, "--admin-port")
+        if self.lmcache is not None:
+            try:
+                self.lmcache.start()
+            except OSError as error:
+                why = error.strerror or error
+                raise StartError(f"--lmcache-controller: cannot listen on {error.filename}: {why}") from None
         for spec in settings.workers:
             self.monitor.add(spec)
         if settings.workers_file is not None:
@@ -185,6 +222,8 @@ class Router:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.monitor.close()
         self.feed.close()
+        if self.lmcache is not None:
+            await self.lmcache.close()
         self.tokens.close()
         self.dispatcher.close()
         await self.admin.stop()
@@ -249,7 +288,9 @@ async def _serve(settings: ServeSettings, local: LocalTokenizer | None) -> None:
 def _announce(router: Router, data: str, admin: str) -> None:
     mode, workers = router.settings.dispatch.mode, len(router.core.fleet.workers)
     if router.settings.ready_json:
-        ready = {"event": "ready", "url": data, "admin": admin, "mode": mode, "workers": workers}
+        ready: dict[str, Any] = {"event": "ready", "url": data, "admin": admin, "mode": mode, "workers": workers}
+        if router.lmcache is not None:
+            ready["lmcache"] = router.lmcache.shown()["ports"]
         print(json.dumps(ready), flush=True)
     several = "worker" if workers == 1 else "workers"
     log.info("Routing %s for %d %s on %s, admin port on %s", mode, workers, several, data, admin)

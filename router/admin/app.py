@@ -38,6 +38,14 @@ class KvFeedStates(Protocol):
     def states(self, worker_id: str) -> list[dict[str, Any]]: ...
 
 
+class LMCacheStates(Protocol):
+    """Who can tell of an LMCache controller (`router.lmcache.controller`)."""
+
+    def shown(self) -> dict[str, Any]: ...
+
+    def state_of(self, worker: str) -> list[dict[str, Any]]: ...
+
+
 class AdminApp:
     """Holds what the handlers read; `app` is the ASGI application."""
 
@@ -50,6 +58,7 @@ class AdminApp:
         feed: KvFeedStates,
         registry: CollectorRegistry,
         config: dict[str, Any],
+        lmcache: LMCacheStates | None = None,
     ) -> None:
         self.core = core
         self.monitor = monitor
@@ -58,6 +67,7 @@ class AdminApp:
         self.feed = feed
         self.registry = registry
         self.config = config
+        self.lmcache = lmcache
         self.app = Starlette(
             routes=[
                 Route("/health", self.health),
@@ -78,6 +88,7 @@ class AdminApp:
                 Route("/busy-thresholds", self.set_thresholds, methods=["POST"]),
                 Route("/shadow", self.shadow),
                 Route("/queue", self.queue),
+                Route("/lmcache", self.show_lmcache),
                 Route("/config", self.show_config),
             ],
             exception_handlers={
@@ -160,6 +171,7 @@ class AdminApp:
             "kv_endpoint": worker.kv_endpoint,
             "replay_endpoint": worker.replay_endpoint,
             "kv_sources": self.feed.states(worker.id),
+            "lmcache": [] if self.lmcache is None else self.lmcache.state_of(worker.id),
             "cached_blocks": sum(core.index.blocks(slot) for slot in worker.slots),
             "index_trust": None if core.truth is None else shown_trust(core.truth.of(worker)),
             "active_requests": sum(int(core.loads.active_requests[slot]) for slot in worker.slots),
@@ -269,6 +281,11 @@ class AdminApp:
         shadows = self.dispatcher.shadows
         counts = {} if shadows is None else {mode: shown_shadow(one) for mode, one in shadows.counts.items()}
         return _json({"mode": self.dispatcher.settings.mode, "shadows": counts})
+
+    async def show_lmcache(self, request: Request) -> Response:
+        if self.lmcache is None:
+            raise HTTPException(404, "no LMCache controller runs here; start the router with --lmcache-controller")
+        return _json(self.lmcache.shown())
 
     async def show_config(self, request: Request) -> Response:
         return _json(self.config)
