@@ -12,6 +12,7 @@ import numpy as np
 
 from router.events.wire import AllBlocksCleared, WireDecoder
 from router.prefix.active import ActiveBlocks
+from router.prefix.capacity import CapacityLru
 from router.prefix.hashing import block_keys
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
@@ -44,6 +45,7 @@ def warm() -> None:
                 index.apply(slot, event)
         index.remove(0, None, np.array([5], np.uint64))
         index.match(block_keys(np.arange(600, dtype=np.uint32), 2, index.root(2, None, None)))
+        index.move(0, 0, 1, np.array([9], np.uint64))
         index.apply(0, AllBlocksCleared())
         index.holds(0, 1)
     keys = np.arange(1, 600, dtype=np.uint64)
@@ -51,6 +53,10 @@ def warm() -> None:
     active.release(0, keys, active.acquire(0, keys))
     active.shared_depth(keys)
     active.drop(0)
+    lru = CapacityLru(400, slots=2)
+    lru.touch(0, keys, 300, output_blocks=2)
+    lru.match(keys)
+    lru.drop(0)
     predictions = Predictions(1.0, limit=300, slots=2)
     predictions.add(0, keys, 0.0)
     predictions.match(keys, 0.5)

@@ -148,6 +148,32 @@ def test_removing_from_every_tier_forgets_the_hash() -> None:
     assert index.blocks(0) == 0
 
 
+def test_a_moved_block_is_held_in_the_other_tier_and_keeps_its_children() -> None:
+    index = PrefixIndex(SEED, 1 << 20)
+    store(index, 0, [1, 2, 3, 4], [10, 11])
+    assert index.move(0, Tier.DEVICE, Tier.HOST, u64([11])) == 1
+    assert tiers(overlap_of(index, [1, 2, 3, 4]), 0) == [1, 1, 0, 0]
+    assert index.store(0, 0, 11, u64([12]), u32([5, 6]), SIZE) == 1
+    index.move(0, Tier.HOST, Tier.DEVICE, u64([11]))
+    assert tiers(overlap_of(index, [1, 2, 3, 4, 5, 6]), 0) == [3, 0, 0, 0]
+    assert index.counters.moved == 2
+
+
+def test_a_move_takes_every_copy() -> None:
+    index = PrefixIndex(SEED, 1 << 20)
+    for _copy in range(3):
+        store(index, 0, [1, 2], [10])
+    index.move(0, Tier.DEVICE, Tier.HOST, u64([10]))
+    index.remove(0, Tier.HOST, u64([10]))
+    assert index.blocks(0) == 0
+
+
+def test_a_move_of_an_unknown_block_is_counted_and_adds_nothing() -> None:
+    index = PrefixIndex(SEED, 1 << 20)
+    assert index.move(0, Tier.DEVICE, Tier.HOST, u64([99])) == 0
+    assert (index.counters.unknown_removals, index.counters.moved, index.nodes) == (1, 0, 0)
+
+
 def test_an_unknown_removal_is_counted() -> None:
     index = PrefixIndex(SEED, PLENTY, 1)
     store(index, 0, [1, 2], [10])
@@ -213,6 +239,30 @@ def test_blocks_of_an_adapter_a_salt_or_an_image_never_match_plain_text(more: di
     index = PrefixIndex(SEED, PLENTY, 1)
     store(index, 0, [1, 2, 3, 4], [10, 11], **more)
     assert overlap_of(index, [1, 2, 3, 4]).device.tolist() == [0]
+
+
+SCOPES: list[dict[str, object]] = [
+    {},
+    {"lora_name": "sql"},
+    {"lora_name": "chat"},
+    {"cache_salt": "tenant"},
+    {"lora_name": "sql", "cache_salt": "tenant"},
+    {"extra_keys": [[["image", 0]], None]},
+    {"extra_keys": [[["image", 7]], None]},
+    {"extra_keys": [[["other image", 0]], None]},
+    {"lora_name": "sql", "extra_keys": [["sql", ["image", 0]], ["sql"]]},
+    {"extra_keys": [[["image", 0], "tenant"], None]},
+]
+
+
+@pytest.mark.parametrize("mine", range(len(SCOPES)))
+def test_equal_tokens_of_two_scopes_never_share_a_block(mine: int) -> None:
+    """Nodes are shared by key: two scopes whose keys met anywhere would need fewer than two nodes each."""
+    for other, scope in enumerate(SCOPES):
+        index = PrefixIndex(SEED, 1 << 20)
+        store(index, 0, [1, 2, 3, 4], [10, 11], **SCOPES[mine])
+        store(index, 1, [1, 2, 3, 4], [20, 21], **scope)
+        assert index.nodes == (2 if other == mine else 4)
 
 
 @pytest.mark.parametrize("extra_keys", [None, [["sql"], ["sql"]], [("sql",), None]])
