@@ -302,6 +302,8 @@ class RequestDispatcher:
         if media is not None:
             request.own_keys = self.core.keys_for(result.ids, lora=lora, salt=body.cache_salt, media=media)
             request.degraded = (*result.degraded, Degraded.MULTIMODAL)
+        elif self.core.chunks is not None:
+            request.chunks = self.core.chunks.prompt(result.ids)
         longest = view.longest_context(request.model)
         if longest is not None and longest <= request.prompt_tokens:
             raise BadRequest(
