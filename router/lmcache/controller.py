@@ -15,7 +15,7 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.lmcache.binding import Bound, Candidate, How, bind
 from router.lmcache.chunks import PromptChunks, Scheme
-from router.lmcache.index import ChunkIndex, Depth
+from router.lmcache.index import ChunkIndex, Depth, Tier
 from router.lmcache.learn import LEARNT_TOKENS, Found, SeenPrompt, find_scheme, shows
 from router.lmcache.registry import Id, Instances, LmWorker
 from router.lmcache.settings import ControllerSettings
@@ -125,27 +125,27 @@ class LMCacheController:
     # -- the router's calls ------------------------------------------------------------------------------------
 
     def prompt(self, tokens: Tokens) -> PromptChunks:
-        """A prompt's ids (uint32), for `overlap` and `placed`."""
+        """A prompt's ids (uint32), for `raised` and `placed`."""
         return PromptChunks(tokens)
 
-    def overlap(self, prompt: PromptChunks, view: FleetView) -> tuple[IntArray, IntArray] | None:
-        """Leading tokens of the prompt in each row's LMCache: in host memory, and in host memory or on disk.
-
-        int64, shape (rows,). None where no row holds any.
-        """
+    def raised(
+        self, prompt: PromptChunks, view: FleetView, device: IntArray, host: IntArray, disk: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """`host` and `disk`, blocks of each row beyond `device`, by what the row's LMCache holds in addition."""
         depths = self._depths(prompt)
         if not depths:
-            return None
+            return host, disk
         rows = self._rows_of(view)
-        host = np.zeros(len(view.workers), np.int64)
-        total = np.zeros(len(view.workers), np.int64)
+        in_host, in_any = (np.zeros(len(view.workers), np.int64) for _ in range(2))
         for instance, depth in depths.items():
             bound = self.bound[instance]
             for row in rows.get(bound.worker, ()):
                 if bound.rank is None or view.ranks[row] == bound.rank:
-                    host[row] = max(host[row], depth.host)
-                    total[row] = max(total[row], depth.total)
-        return host, total
+                    in_host[row] = max(in_host[row], depth.host)
+                    in_any[row] = max(in_any[row], depth.total)
+        block = view.scoring_block_size
+        host = np.maximum(host, in_host // block - device)
+        return host, np.maximum(disk, in_any // block - device - host)
 
     def _depths(self, prompt: PromptChunks) -> dict[str, Depth]:
         """Leading tokens by bound instance: of its workers that tell keys, the one that holds least counts."""
@@ -193,6 +193,55 @@ class LMCacheController:
         for one in self.instances.workers.values():
             if self.bound[one.instance].worker == worker:
                 self.instances.emptied(one)
+
+    # -- for the admin port ------------------------------------------------------------------------------------
+
+    def state_of(self, worker: str) -> list[dict[str, Any]]:
+        """One entry for each LMCache worker of a registered worker."""
+        return [
+            self._entry(one) for one in self.instances.workers.values() if self.bound[one.instance].worker == worker
+        ]
+
+    def shown(self) -> dict[str, Any]:
+        pull, reply, heartbeat = (0, 0, 0) if self.sockets is None else self.sockets.ports
+        return {
+            "host": self.settings.host,
+            "ports": {"pull": pull, "reply": reply, "heartbeat": heartbeat},
+            "failed": "" if self.sockets is None else self.sockets.failed,
+            "index": {"bytes": self.index.bytes, "limit_bytes": self.index.limit, "refused": self.index.refused},
+            "messages": {} if self.sockets is None else dict(self.sockets.counts),
+            "counts": dict(self.instances.counts),
+            "workers": [self._entry(one) for one in self.instances.workers.values()],
+        }
+
+    def _entry(self, one: LmWorker) -> dict[str, Any]:
+        bound, now, form = self.bound[one.instance], self._clock(), one.scheme.form
+        return {
+            "instance": one.instance,
+            "lmcache_worker": one.number,
+            "address": f"{one.ip}:{one.port}",
+            "worker": bound.worker or None,
+            "dp_rank": bound.rank,
+            "bound_by": str(bound.how),
+            "state": str(one.state),
+            "seconds_since_heartbeat": None if one.heartbeat_at is None else round(now - one.heartbeat_at, 1),
+            "heartbeats": one.heartbeats,
+            "keys": {"host": self.index.count(one.bit, Tier.HOST), "disk": self.index.count(one.bit, Tier.DISK)},
+            "locations": {
+                name: {"last_seq": location.last_seq, "gaps": location.gaps} for name, location in one.locations.items()
+            },
+            "admits": one.admits,
+            "evicts": one.evicts,
+            "full_syncs": one.syncs,
+            "full_sync_wanted": one.wants_sync,
+            "hash": {
+                "state": hash_state(one),
+                "algorithm": str(form.algorithm),
+                "chunk_size": form.chunk_size,
+                "prompts_matched": one.matched,
+                "prompts_unmatched": one.unmatched,
+            },
+        }
 
     # -- who is whose ------------------------------------------------------------------------------------------
 
@@ -348,6 +397,13 @@ class LMCacheController:
             worker.unmatched,
             told,
         )
+
+
+def hash_state(worker: LmWorker) -> str:
+    """verified: keys were seen to be ours. never_matches: enough prompts, and none was. assumed: neither yet."""
+    if worker.verified or worker.matched:
+        return "verified"
+    return "never_matches" if worker.unmatched >= _ENOUGH else "assumed"
 
 
 def _loopback(host: str) -> bool:
