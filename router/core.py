@@ -20,7 +20,7 @@ import numpy.typing as npt
 from router.affinity import AffinityMode, AffinitySettings, SessionAffinity
 from router.eligibility import BusyThresholds, refusal, why_not
 from router.engine_time import EngineTimes, EngineTiming, PrefillModel
-from router.events.cache_events import BlockMoved, BlockRemoved, Event, Tier
+from router.events.cache_events import AllBlocksCleared, BlockMoved, BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import Worker
@@ -38,6 +38,7 @@ from router.model import (
     RouteRequest,
     WhyNot,
 )
+from router.overlap import behind, shared_beyond
 from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
 from router.policies.settings import PolicySettings
@@ -46,6 +47,7 @@ from router.prefix.capacity import CapacityLru, output_blocks
 from router.prefix.hashing import block_keys, text_key
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
+from router.shared.blocks import SharedBlocks
 from router.truth import TruthLoop, TruthSettings
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class CoreSettings:
     approximate_ttl: float = 120.0
     approximate_policy: ApproximatePolicy = ApproximatePolicy.TTL
     truth: TruthSettings | None = field(default_factory=TruthSettings)
+    shared_cache: bool = False
     thresholds: BusyThresholds = field(default_factory=BusyThresholds)
     seed: int | None = None
 
@@ -120,6 +123,9 @@ class RoutingCore:
         self.affinity = None if settings.affinity is None else SessionAffinity(settings.affinity)
         self._policies: dict[str, Policy] = {}
         self._learners: dict[str, Learns] = {}
+        self.shared = SharedBlocks(self.hash_seed, settings.index_limit // 8) if settings.shared_cache else None
+        """What events tell of a store that all workers share, where there is one."""
+        self._lower_tiers = False
         self._retired: list[Worker] = []
         self.chunks: ChunkSource | None = None
         """The LMCache controller, where one runs."""
@@ -158,6 +164,8 @@ class RoutingCore:
             ValueError: the event contradicts itself.
         """
         self.index.apply(slot, event)
+        if not self._lower_tiers and not isinstance(event, AllBlocksCleared | BlockRemoved):
+            self._lower_tiers = isinstance(event, BlockMoved) or event.tier is not Tier.DEVICE
         if isinstance(event, BlockRemoved) and event.tier in (Tier.DEVICE, None) and len(self.index.gone):
             self.predictions.remove(slot, self.index.gone)
             self.loads.given_up[slot] += len(self.index.gone)
@@ -234,16 +242,21 @@ class RoutingCore:
             if len(request.keys) == 1:
                 device, told, new_blocks = overlap, says, fresh
                 host, disk, shared = found.host[slots], found.disk[slots], found.external[slots]
+                if self._lower_tiers:
+                    host, disk, shared = behind(overlap, found, slots)
                 continue
             mine = view.block_size == size
             device = np.where(mine, overlap, device)
             told = np.where(mine, says, told)
-            host = np.where(mine, found.host[slots], host)
-            disk = np.where(mine, found.disk[slots], disk)
-            shared = np.where(mine, found.external[slots], shared)
+            its_host, its_disk, its_shared = behind(overlap, found, slots)
+            host = np.where(mine, its_host, host)
+            disk = np.where(mine, its_disk, disk)
+            shared = np.where(mine, its_shared, shared)
             new_blocks = np.where(mine, fresh, new_blocks)
         if request.chunks is not None and self.chunks is not None:
             host, disk = self.chunks.raised(request.chunks, view, device, host, disk)
+        if self.shared is not None:
+            shared = shared_beyond(request, view, self.shared, device + host + disk)
         trust = None if self.truth is None else self.truth.weights(slots)
         if trust is not None:
             device, host, disk, shared = ((blocks * trust).astype(np.int64) for blocks in (device, host, disk, shared))
@@ -312,7 +325,8 @@ class RoutingCore:
         decision.prompt_tokens = request.prompt_tokens
         decision.block_size = block
         decision.degraded += self._degraded(request, policy, candidates)
-        held = int(candidates.device[winner] + candidates.host[winner] + candidates.disk[winner])
+        tiers = candidates.device, candidates.host, candidates.disk, candidates.shared
+        held = sum(int(tier[winner]) for tier in tiers)
         decision.predicted_cached_tokens = reusable_tokens(held, request.prompt_tokens, block)
         return decision
 

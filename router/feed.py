@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 from router.core import RoutingCore
+from router.events.cache_events import AllBlocksCleared, BlockStored, Tier
 from router.events.endpoint import resolve_endpoint
 from router.events.subscriber import Cleared, Delivery, EventListener, Events, Source, SourceState
-from router.events.wire import AllBlocksCleared, BlockStored
 from router.fleet.probe import EventSource
 from router.fleet.worker import KvState, Worker
 
@@ -34,6 +34,8 @@ class KvFeed:
         self._lost: dict[str, str] = {}
         self._task = loop.create_task(self._look())
         self.not_applied = 0
+        self.other_blocks = 0
+        self._other_blocks: set[str] = set()
 
     # -- which sources -----------------------------------------------------------------------------------------
 
@@ -84,6 +86,7 @@ class KvFeed:
         if self._followed.pop(worker.id, None):
             self._listener.remove(worker.id)
         self._lost.pop(worker.id, None)
+        self._other_blocks.discard(worker.id)
 
     # -- what they tell ----------------------------------------------------------------------------------------
 
@@ -112,12 +115,33 @@ class KvFeed:
                     self._update(worker)
                 continue
             if isinstance(event, BlockStored) and event.block_size != worker.block_size:
+                if event.tier is not Tier.DEVICE and worker.block_size:
+                    self._leave_out(worker, event)
+                    continue
                 self._learn_block_size(worker, event.block_size)
+            shared = self._core.shared
             try:
-                self._core.apply(slot, event)
+                if shared is not None and shared.tells(event):
+                    shared.apply(worker, event)
+                else:
+                    self._core.apply(slot, event)
             except ValueError as error:
                 self.not_applied += 1
                 log.warning("Worker %s: a KV event was not applied: %s", worker.id, error)
+
+    def _leave_out(self, worker: Worker, event: BlockStored) -> None:
+        """A cache behind the engine's own that counts in other blocks (LMCache's chunks): nothing that a prompt's keys
+        could be compared with."""
+        self.other_blocks += 1
+        if worker.id not in self._other_blocks:
+            self._other_blocks.add(worker.id)
+            log.warning(
+                "Worker %s: a cache behind its own tells of blocks of %d tokens, its own has %d: these events are left "
+                "out (for LMCache, give --lmcache-controller)",
+                worker.id,
+                event.block_size,
+                worker.block_size,
+            )
 
     def _learn_block_size(self, worker: Worker, block_size: int) -> None:
         """The events are the truth; the keys of other sizes are of no use any more."""

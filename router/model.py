@@ -58,6 +58,7 @@ class Degraded(StrEnum):
     POLICY_FAILED = "policy_failed"
     INDEX_DISTRUSTED = "index_distrusted"
     MULTIMODAL = "multimodal"
+    SHARED_CACHE_UNREACHABLE = "shared_cache_unreachable"
 
 
 class WhyNot(IntEnum):
@@ -140,6 +141,8 @@ class RouteRequest:
     prompt_tokens: int = 0
     keys: dict[int, npt.NDArray[np.uint64]] = field(default_factory=dict)
     own_keys: dict[int, npt.NDArray[np.uint64]] | None = None
+    shared: dict[int, int] = field(default_factory=dict)
+    """By block size: the prompt's leading blocks in the shared store as Redis said; empty where it was not asked."""
     degraded: tuple[Degraded, ...] = ()
     pin_worker: str | None = None
     pin_rank: int | None = None

@@ -52,6 +52,11 @@ class RoomCollector(Collector):
         yield ignored
         yield CounterMetricFamily("kvctl_kv_events_not_applied", "Contradictory KV events", self._feed.not_applied)
         yield CounterMetricFamily(
+            "kvctl_kv_events_other_blocks",
+            "KV events left out: a cache behind the engine's own counts in blocks of another size",
+            self._feed.other_blocks,
+        )
+        yield CounterMetricFamily(
             "kvctl_workers_file_errors", "Reads of the workers file that were not taken", self._monitor.file_errors
         )
         yield GaugeMetricFamily("kvctl_decision_log_bytes", "Estimated memory of the decision log", self._log.bytes)
