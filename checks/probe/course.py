@@ -25,6 +25,8 @@ from checks.probe.watch import Readings, Watch
 from checks.sharing import shares_l2
 from checks.snapshot import Member, Snapshot
 
+MORE_CONTROL = 3
+"""Prompts that differ, sent where all went to one worker so far."""
 MEASURED_WORKERS = 16
 """With more workers their pages are not read around each request."""
 LOAD_WORKERS = 64
@@ -111,9 +113,12 @@ class Course:
     def find_routes(self, wanted: Sequence[Sent]) -> None:
         """Looks the requests up in the routers' logs; waits a little for lines that come late."""
         for look in range(LOOKS):
-            missing = [one.request_id for one in wanted if one.reply.ok and one.request_id not in self._urls]
+            untold = [one for one in wanted if one.reply.ok and not (one.reply.worker_header[1] or one.reply.worker)]
+            missing = [one.request_id for one in untold if one.request_id not in self._urls and not one.direct]
+            if not missing:
+                return
             logs = [log for router in self.snapshot.routers if (log := self.watch.log(router)) is not None]
-            if not missing or not logs:
+            if not logs:
                 return
             for log in logs:
                 self._urls.update({key: route.url for key, route in routes(log, missing).items()})
@@ -148,9 +153,10 @@ class Course:
         self.notes.append(storing.wait(before, cold))
         for _ in range(plan.repeats):
             self._send("repeat", text, plan.tokens)
-        for number in range(plan.repeats):
+        for number in range(plan.repeats + MORE_CONTROL):
+            if number >= plan.repeats and not (self._all_together() and self.asker.budget.allows(1, plan.tokens)):
+                break
             self._send("control", prompt(self.asker.nonce(f"control {number}"), plan.tokens, self._scale), plan.tokens)
-        self.find_routes(self.sent)
 
     def _other_instance(self) -> None:
         """P4: the same prompt straight to an engine that has not served it."""
@@ -227,6 +233,12 @@ class Course:
         self.sleep(seconds)
         self._send("expiry", self._prompt, self.plan.tokens)
         self.registered.append(self._registered())
+
+    def _all_together(self) -> bool:
+        """All repeats and all of the control arm went to one worker; some more may tell chance from habit."""
+        self.find_routes(self.sent)
+        served = {self.served(one)[0] for one in self.sent if one.name in ("cold", "repeat", "control")}
+        return len(served) == 1 and "" not in served and len(self.workers) != 1
 
     # -- their parts ---------------------------------------------------------------------------------------------
 

@@ -60,6 +60,9 @@ def probe(
         plan = make(snapshot, model, budget, charged=SAMPLE_CHARACTERS // 2)
     except (Refused, NoPlan) as error:
         return ProbeEvidence(refused=str(error))
+    except KeyboardInterrupt:
+        watch.deadline.stop(INTERRUPTED)
+        return ProbeEvidence(refused=f"nothing was sent: {INTERRUPTED}")
     replaying = watch.reader.tape.replaying
     course = Course(
         snapshot=snapshot,

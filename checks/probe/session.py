@@ -23,7 +23,7 @@ from checks.probe.watch import Readings, Watch
 from checks.request import CollectRequest
 from checks.snapshot import Member, ProbeEvidence, Role, Snapshot
 from checks.sources.connection import connect
-from checks.sources.deadline import Deadline
+from checks.sources.deadline import INTERRUPTED, Deadline
 from checks.sources.http import Pages
 from checks.sources.kubernetes import Cluster
 from checks.sources.logs import LogReader
@@ -69,9 +69,12 @@ def probed(
         before = watch.pages(members)
         evidence = probe(snapshot, options, sources.post, watch, run_id=run_id, progress=progress, reach=sources.reach)
         after = snapshot.with_probe(evidence)
-        if evidence.steps and not evidence.refused:
+        if evidence.steps and deadline.left() > 0:
             progress("reading again", 0, 0)
-            after = _read_again(after, watch, sources, before, members)
+            try:
+                after = _read_again(after, watch, sources, before, members)
+            except KeyboardInterrupt:
+                deadline.stop(INTERRUPTED)
         now, cut_short = tape.ended(sources.now(), snapshot.cut_short or deadline.why)
     return replace(after, now=now, cut_short=cut_short)
 

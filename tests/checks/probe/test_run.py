@@ -62,6 +62,12 @@ def test_a_router_that_always_takes_the_first_worker_proves_nothing() -> None:
         assert only("KV801", after(of)).reason is Reason.NO_DATA
 
 
+def test_where_all_go_to_one_worker_three_more_prompts_are_sent_to_make_sure() -> None:
+    with running(fleet(always_first())) as of:
+        found = evidence(after(of))
+    assert (len(found.named("repeat")), len(found.named("control"))) == (5, 8)
+
+
 def test_cached_tokens_come_from_usage() -> None:
     with running(fleet(sticky())) as of:
         repeats = evidence(after(of)).named("repeat")
@@ -397,6 +403,17 @@ def test_ctrl_c_keeps_what_was_seen() -> None:
         found = probed(snapshot(of), request(of), Tape.live(), ProbeOptions(), told)
     assert [step.name for step in evidence(found).steps] == ["size", "cold", "repeat", "repeat", "repeat"]
     assert evidence(found).cut_short == found.cut_short == INTERRUPTED
+
+
+def test_ctrl_c_before_the_first_request_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("checks.probe.run.make", interrupted)
+    with running(fleet(sticky())) as of:
+        found = after(of)
+    assert of.bodies == []
+    assert "Ctrl-C" in evidence(found).refused
 
 
 def test_a_recorded_probe_is_replayed_without_a_request(tmp_path: Path) -> None:
