@@ -99,6 +99,15 @@ class MatrixRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Need:
+    """What vLLM's connector needs of LMCache; `vllm` and `lmcache` are bounds (`>=V`), `see` the thread that tells."""
+
+    vllm: str
+    lmcache: str
+    see: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceId:
     """What LMCache calls an instance whose id nobody set, from version `first` to `last`."""
 
@@ -116,6 +125,7 @@ class Compatibility:
     """compatibility.yaml."""
 
     matrix: tuple[MatrixRow, ...]
+    vllm_needs: tuple[Need, ...]
     recommended_operator: Version
     wire: tuple[Epoch, ...]
     hash: tuple[Epoch, ...]
@@ -241,6 +251,7 @@ def _load() -> Compatibility:
     data: dict[str, Any] = yaml.safe_load(files("checks").joinpath("data/compatibility.yaml").read_text("utf-8"))
     return Compatibility(
         matrix=tuple(MatrixRow(**row) for row in data["hyperpod_matrix"]),
+        vllm_needs=tuple(Need(**row) for row in data["vllm_needs"]),
         recommended_operator=Version.parse(data["recommended_operator"]),
         wire=_epochs(data["wire_epochs"]),
         hash=_epochs(data["hash_epochs"]),

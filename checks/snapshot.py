@@ -82,6 +82,8 @@ class Member:
     """Kind/name of the topmost known owner (Deployment/x, StatefulSet/x); empty if none."""
     node: str = ""
     phase: str = "Running"
+    why: str = ""
+    """Reason and message of the pod's status: why it was evicted, rejected or is lost; mostly empty."""
     ready: bool = True
     created_at: float | None = None
     model: str = ""

@@ -1,4 +1,4 @@
-"""KV001 to KV006: what may be read, whether routers and workers are there and well, and state that dies with a router.
+"""KV001-KV003, KV005, KV006: what may be read, whether routers and workers are there, state that dies with a router.
 
 Pure functions of a snapshot; no clock but the snapshot's.
 """
@@ -9,10 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from importlib.resources import files
 
-from checks.compatibility import Version
+from checks.catalogue.pods import state_of
+from checks.controller import REGISTERS_BY_REPLY, reaping
 from checks.evidence import at, env, pod, resource, resource_target, shown
 from checks.hyperpod import OPERATOR_NAMESPACE, endpoints
-from checks.lmcache import is_young, number, ranks, why_not_in_process
+from checks.lmcache import number, why_not_in_process
 from checks.model import (
     CONTROLLER_STACKS,
     ERRORS,
@@ -30,20 +31,7 @@ from checks.model import (
     warned,
 )
 from checks.sharing import kvaware
-from checks.snapshot import Member, Role, Snapshot
-
-_BAD_WAITS = frozenset(
-    {
-        "CrashLoopBackOff",
-        "ImagePullBackOff",
-        "ErrImagePull",
-        "InvalidImageName",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-    }
-)
-_GIB = 1 << 30
+from checks.snapshot import Member, Snapshot
 
 
 def api_access(snapshot: Snapshot) -> Iterator[Finding]:
@@ -83,7 +71,7 @@ def routers_found(snapshot: Snapshot) -> Iterator[Finding]:
         if ready:
             yield passed(f"{len(ready)} of {len(snapshot.routers)} routers are ready")
         else:
-            shown_states = tuple(pod(router, _state(router)) for router in snapshot.routers[:3])
+            shown_states = tuple(pod(router, state_of(router)) for router in snapshot.routers[:3])
             yield failed("routers were found but none is ready", FLEET, *shown_states)
         return
     if unread := _pods_unread(snapshot):
@@ -117,7 +105,7 @@ def workers_found(snapshot: Snapshot) -> Iterator[Finding]:
         ready = [worker for worker in workers if worker.ready]
         named = f"model {shown(model)}" if model else "the model"
         counted = f"{len(ready)} of {len(workers)} workers of {named} are ready"
-        states = tuple(pod(worker, _state(worker)) for worker in workers if not worker.ready)[:3]
+        states = tuple(pod(worker, state_of(worker)) for worker in workers if not worker.ready)[:3]
         if not ready:
             yield failed(counted, FLEET, *states)
         elif len(ready) == 1 and not snapshot.cluster:
@@ -136,76 +124,6 @@ def _pods_unread(snapshot: Snapshot) -> Finding | None:
         if unread.what.split(" ", 1)[0] == "pods" and unread.reason in ERRORS:
             return skipped(unread.reason, shown(f"pods could not be listed: {unread.message}"))
     return None
-
-
-def pod_health(snapshot: Snapshot) -> Iterator[Finding]:
-    pods = [member for member in snapshot.members if member.kind == "Pod"]
-    if not pods:
-        yield skipped(Reason.NOT_APPLICABLE, "no pods: how processes started and ended is not known")
-    for member in pods:
-        yield _health(snapshot, member)
-
-
-def _health(snapshot: Snapshot, member: Member) -> Finding:
-    limits, container, exit_ = snapshot.thresholds, member.container, member.container.last_exit
-    evidence = (pod(member, _state(member)), *_events(snapshot, member), *_last_words(member))
-    waiting = container.state.partition(":")[2] if container.state.startswith("waiting:") else ""
-    recent = exit_ is not None and snapshot.now - exit_.at <= limits.recent_crash_s
-    if recent and exit_ is not None and exit_.reason == "OOMKilled":
-        hint = _memory_hint(snapshot, member)
-        return failed("it ran out of memory within the last hour", member.target, *evidence, hint=hint)
-    if waiting in _BAD_WAITS:
-        return failed(f"its container does not start: {waiting}", member.target, *evidence)
-    if member.phase == "Failed":
-        return failed("the pod has failed", member.target, *evidence)
-    if recent and exit_ is not None and exit_.exit_code != 0:
-        return warned("its container ended with an error within the last hour", member.target, *evidence)
-    often = container.restarts >= limits.restarts_warn
-    if often and exit_ is not None and snapshot.now - exit_.at <= limits.restarts_window_s:
-        return warned("it restarts again and again", member.target, *evidence)
-    if not member.ready:
-        return warned("it is not ready", member.target, *evidence)
-    if is_young(snapshot, member):
-        young = f"it started less than {limits.young_pod_s:g} s ago"
-        return warned(f"{young}: registration and metrics may not be there yet", member.target)
-    return passed("ready, and no crash within the last hour", member.target)
-
-
-def _state(member: Member) -> str:
-    container, exit_ = member.container, member.container.last_exit
-    words = [f"phase {member.phase}", f"container {container.state}", f"{container.restarts} restarts"]
-    if exit_ is not None:
-        words.append(f"last ended by {exit_.reason or 'unknown'} with code {exit_.exit_code}")
-    return ", ".join(words)
-
-
-def _events(snapshot: Snapshot, member: Member) -> tuple[Evidence, ...]:
-    found = [
-        one
-        for one in snapshot.resources.all("events")
-        if at(one, "involvedObject.name") == member.name
-        and at(one, "involvedObject.namespace", member.namespace) == member.namespace
-        and one.get("type") == "Warning"
-    ]
-    return tuple(pod(member, f"event {one.get('reason', '')}: {one.get('message', '')}") for one in found[-2:])
-
-
-def _last_words(member: Member) -> tuple[Evidence, ...]:
-    """The last record of the container's previous instance."""
-    if member.previous is None or not member.previous.records:
-        return ()
-    record = member.previous.records[-1]
-    last_line = record.message.rsplit("\n", 1)[-1]
-    return (Evidence("log", member.previous.where, shown(last_line), record.time),)
-
-
-def _memory_hint(snapshot: Snapshot, member: Member) -> str:
-    if member.role is not Role.WORKER or why_not_in_process(snapshot, member):
-        return ""
-    size = number(snapshot.lmcache_config(member).get("max_local_cpu_size")) or 5.0
-    total, limit = size * ranks(member), member.container.memory_limit
-    having = f" of a limit of {limit / _GIB:.0f} GiB" if limit else ""
-    return f"LMCache's CPU buffers alone take {total:g} GB{having}: lower LMCACHE_MAX_LOCAL_CPU_SIZE or raise the limit"
 
 
 def router_replicas(snapshot: Snapshot) -> Iterator[Finding]:
@@ -292,14 +210,16 @@ def _forgotten(snapshot: Snapshot, worker: Member) -> Finding:
     name = "LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME"
     beats = number(config.get("lmcache_worker_heartbeat_time")) or 0
     refused = worker.log is not None and worker.log.has("lmcache-no-heartbeat-url")
+    deaf = any(reaping(snapshot, router).port_missing is not None for router in snapshot.routers)
     older = "the router restarted after this worker registered"
     if worker.env_unread(name):
         return skipped(Reason.NO_DATA, f"{older}; whether it sends heartbeats is not known", worker.target)
-    if beats > 0 and not refused:
-        return passed(f"{older}, and its heartbeats make it register again", worker.target, env(worker, name))
     version = snapshot.lmcache_version(worker)
-    message = f"{older}, and it sends no heartbeat that would register it again"
-    if version is not None and version >= Version.parse("0.3.12"):
+    needs_port = version is not None and version >= REGISTERS_BY_REPLY
+    if beats > 0 and not refused and not (deaf and needs_port):
+        return passed(f"{older}, and its heartbeats make it register again", worker.target, env(worker, name))
+    message = f"{older}, and no heartbeat of its reaches the router that would register it again"
+    if needs_port:
         return failed(message, worker.target, env(worker, name))
     return warned(message, worker.target, env(worker, name))
 
@@ -347,19 +267,6 @@ CHECKS: tuple[Check, ...] = (
         required=True,
     ),
     Check(
-        id="KV004",
-        title="Pods are well",
-        group=Group.ACCESS,
-        worst=Status.FAIL,
-        reads="pod phase, readiness, restarts, how the last instance ended, events, the previous log's last line",
-        rule="Fails for a container that does not start (CrashLoopBackOff and the like), a failed pod, or an "
-        "out-of-memory kill within the last hour. Warns for another crash within the hour, three restarts within a "
-        "day, a pod that is not ready, and one younger than 120 s: LMCache's heartbeat and first counters come "
-        "after 10 s.",
-        hint="read `kubectl logs --previous`; LMCache's CPU buffer counts into the pod's memory limit",
-        run=pod_health,
-    ),
-    Check(
         id="KV005",
         title="Router replicas and their state",
         group=Group.ACCESS,
@@ -379,7 +286,8 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.FAIL,
         reads="start times of containers, LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME, registrations in the router's log",
         rule="A new router knows no worker; only a heartbeat makes an older worker register again. Fails for a "
-        "worker that is older than the router and sends none, on LMCache 0.3.12 or later; warns on older or "
+        "worker that is older than the router and sends none, or to a router that listens to none, on LMCache 0.3.12 "
+        "or later; warns on older or "
         "unknown versions. Passes where the router's log shows that the worker registered since.",
         hint="set LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME=10, else restart the workers after each restart of the router",
         run=router_younger,

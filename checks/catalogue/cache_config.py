@@ -14,6 +14,7 @@ from checks.lmcache import each_worker, number, remote_url, scheme
 from checks.model import Check, Evidence, Finding, Group, Reason, Stack, Status, Target, failed, passed, skipped, warned
 from checks.network import internal, place, service, service_name, services_known
 from checks.serving import chunk_tokens, config_unread, switched_on
+from checks.sharing import kvaware
 from checks.snapshot import Member, Snapshot
 
 DEFAULT_CPU_GB = 5.0
@@ -59,7 +60,7 @@ def _first_tier_of(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
     asked = endpoint.level1 if endpoint is not None else None
     on = switched_on(config, "local_cpu", True if asked is None else asked)
     if not on and not config.get("local_disk"):
-        if snapshot.strategy == "kvaware":
+        if kvaware(snapshot):
             message = "kvaware without LMCache's CPU buffer or disk: it has nothing to tell the router"
             yield failed(message, target, *evidence)
         else:

@@ -28,6 +28,7 @@ from checks.model import (
 )
 from checks.network import Place, closed_ports, headless, place, ports_of, service, service_name, services_known
 from checks.serving import config_unread, numbers, switched_on
+from checks.sharing import kvaware
 from checks.snapshot import Member, Snapshot
 
 _REPLY_NEEDED = Version.parse("0.3.12")
@@ -190,8 +191,8 @@ def network_policies(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _closed(snapshot: Snapshot) -> Iterator[Finding]:
-    kvaware = snapshot.strategy == "kvaware"
-    if kvaware:
+    asks_controller = kvaware(snapshot)
+    if asks_controller:
         sender = snapshot.workers[0]
         for router in snapshot.routers:
             wanted = {_controller_port(router, socket) or usual for socket, (_, usual) in _SOCKETS.items()}
@@ -199,7 +200,7 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
     router = snapshot.routers[0]
     for worker in snapshot.workers:
         needed = {_serving_port(worker)}
-        if kvaware:
+        if asks_controller:
             ports = numbers(snapshot.lmcache_config(worker).get("lmcache_worker_ports"))
             needed |= {int(one) for one in ports if one.isdecimal()}
         yield from _report_closed(snapshot, worker, router, needed, "the router")

@@ -28,9 +28,10 @@ from checks.model import (
     skipped,
     warned,
 )
+from checks.sharing import kvaware
 from checks.snapshot import Member, Role, Snapshot
 
-_ABI = ("undefined-symbol", "c-ops-import", "no-module-lmcache")
+_ABI = ("undefined-symbol", "c-ops-import", "no-module-lmcache", "import-failed")
 _NOT_KVAWARE = "the strategy is not kvaware"
 
 
@@ -153,7 +154,7 @@ def _told(snapshot: Snapshot, member: Member) -> Evidence:
 
 
 def binary_interfaces(snapshot: Snapshot) -> Iterator[Finding]:
-    judged = [*snapshot.workers, *(snapshot.routers if snapshot.strategy == "kvaware" else ())]
+    judged = [*snapshot.workers, *(snapshot.routers if kvaware(snapshot) else ())]
     if not judged:
         yield skipped(Reason.NO_DATA, "no worker was found")
     for member in judged:
@@ -167,6 +168,8 @@ def _loads(snapshot: Snapshot, member: Member) -> Finding:
     why_not = why_not_in_process(snapshot, member) if member.role is Role.WORKER else ""
     if why_not:
         return skipped(Reason.NOT_APPLICABLE, why_not, member.target)
+    if (misfit := _misfit(snapshot, member)) is not None:
+        return misfit
     if member.log is None:
         return skipped(member.log_missing or Reason.NO_DATA, "its log was not read", member.target)
     if member.log.any_of_component("lmcache"):
@@ -177,16 +180,33 @@ def _loads(snapshot: Snapshot, member: Member) -> Finding:
     return passed("no sign of a library that could not be loaded", member.target)
 
 
+def _misfit(snapshot: Snapshot, member: Member) -> Finding | None:
+    """Versions that load together and are known not to work together."""
+    lmcache, vllm = snapshot.lmcache_version(member), snapshot.vllm_version(member)
+    if lmcache is None or vllm is None:
+        return None
+    for row in snapshot.compatibility.vllm_needs:
+        if may_satisfy(vllm, row.vllm) and may_satisfy(lmcache, row.lmcache) is False:
+            message = f"vLLM {vllm} needs LMCache {row.lmcache}; here is {lmcache}, which loads and then misbehaves"
+            named = Evidence("pod", member.key, f"LMCache {lmcache}, vLLM {vllm}")
+            hint = f"use an image whose LMCache is {row.lmcache} ({row.see})"
+            return failed(message, member.target, named, image(member), hint=hint)
+    return None
+
+
 def _broken(snapshot: Snapshot, member: Member, log: LogView, match: Match) -> Finding:
     evidence = (log.evidence(match), image(member))
     message = {
         "undefined-symbol": "a compiled library does not fit torch or vLLM",
         "c-ops-import": "LMCache's compiled part does not load",
         "no-module-lmcache": "LMCache is not installed",
+        "import-failed": "LMCache and vLLM do not fit: one imports what the other has not",
     }[match.pattern]
     named = "lmcache" in match.record.message.lower() or "c_ops" in match.record.message
     if match.pattern == "undefined-symbol" and not named:
         return warned(f"{message} (not LMCache's own)", member.target, *evidence)
+    if match.pattern == "import-failed" and not named and log is not member.previous and member.ready:
+        return warned("something imports what this vLLM has not", member.target, *evidence)
     if match.pattern == "no-module-lmcache" and member.role is Role.WORKER and not snapshot.lmcache_active(member):
         return warned(f"{message}, and nothing else asks for it", member.target, *evidence)
     return failed(message, member.target, *evidence)
@@ -282,9 +302,11 @@ CHECKS: tuple[Check, ...] = (
         title="Libraries load",
         group=Group.CONFIGURATION,
         worst=Status.FAIL,
-        reads="log and previous log: undefined symbol, ImportError of lmcache.c_ops, No module named 'lmcache'",
-        rule="Fails on any of them that concerns LMCache; warns on an undefined symbol of another library.",
-        hint="use an image whose LMCache was built for its torch and vLLM (LMCache#1712, vllm#26452)",
+        reads="log and previous log: undefined symbol, ImportError of lmcache.c_ops, No module named 'lmcache' or "
+        "'vllm.…', cannot import name; versions that are known not to work together",
+        rule="Fails on any of them that concerns LMCache or ended the engine, and for an LMCache older than this vLLM "
+        "needs (0.3.9 for vLLM 0.15); warns on what concerns another library.",
+        hint="use an image whose LMCache was built for its torch and vLLM (LMCache#1712, LMCache#1840, vllm#26452)",
         run=binary_interfaces,
     ),
     Check(

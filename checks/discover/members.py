@@ -14,6 +14,7 @@ from typing import Any
 from checks.discover.environment import ConfigMaps, arguments, environment
 from checks.discover.owners import Owners, key_of, labels_of
 from checks.discover.roles import Chosen
+from checks.evidence import shown
 from checks.snapshot import Container, LastExit, Member
 
 _UNITS = {
@@ -53,6 +54,7 @@ def member_of(chosen: Chosen, configmaps: ConfigMaps, owners: Owners) -> Member:
         owner=owners.of(pod),
         node=str(spec.get("nodeName") or ""),
         phase=str(status.get("phase") or "Unknown"),
+        why=shown(": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))),
         ready=_ready(metadata, status),
         created_at=epoch(metadata.get("creationTimestamp")),
     )

@@ -279,6 +279,34 @@ def test_a_worker_without_lmcache_needs_no_libraries() -> None:
     assert only("KV153", snapshot(worker(log="INFO something"))).reason is Reason.NOT_APPLICABLE
 
 
+FOREIGN = "ModuleNotFoundError: No module named 'vllm.utils.torch_utils'"
+OLD_NAME = "ImportError: cannot import name 'LMCacheConnectorV1Impl' from 'lmcache.integration.vllm.vllm_v1_adapter'"
+
+
+def test_a_name_that_lmcache_has_not_fails() -> None:
+    assert only("KV153", snapshot(engine(log=OLD_NAME))).status is Status.FAIL
+
+
+def test_a_module_that_this_vllm_has_not_fails_where_it_ended_the_engine() -> None:
+    assert only("KV153", snapshot(engine("0.3.8/0.11.0", previous=FOREIGN))).status is Status.FAIL
+
+
+def test_a_module_that_this_vllm_has_not_warns_where_the_engine_serves_on() -> None:
+    assert only("KV153", snapshot(engine(log=FOREIGN))).status is Status.WARN
+
+
+@pytest.mark.parametrize(
+    ("lmcache", "vllm", "status"),
+    [
+        ("0.3.8", "0.15.0", Status.FAIL),
+        ("0.3.9.post2", "0.15.0", Status.PASS),
+        ("0.3.8", "0.14.1", Status.PASS),
+    ],
+)
+def test_an_lmcache_older_than_this_vllm_needs_fails(lmcache: str, vllm: str, status: Status) -> None:
+    assert only("KV153", snapshot(engine(f"{lmcache}/{vllm}"))).status is status
+
+
 # KV154
 
 

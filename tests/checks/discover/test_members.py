@@ -136,3 +136,8 @@ def test_a_strange_pod_raises_nothing() -> None:
     strange = {"metadata": {"name": "w"}, "spec": {"containers": [one]}, "status": None}
     found = member_of(Chosen(strange, Role.WORKER, one, None, "label"), {}, Owners())
     assert (found.phase, found.ready, found.ips) == ("Unknown", False, ())
+
+
+def test_why_a_pod_failed() -> None:
+    told = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
+    assert member(status=told).why == "Evicted: The node was low on resource: ephemeral-storage."
