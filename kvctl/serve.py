@@ -239,6 +239,24 @@ def serve(
             help="M: a block in a shared store.",
         ),
     ] = 0.5,
+    shared_cache: Annotated[
+        str | None,
+        option(
+            "--shared-cache",
+            rich_help_panel=_WEIGHTS,
+            metavar="redis://HOST:PORT|events",
+            help="The store that all engines share: a Redis that is asked for each prompt's blocks, or only what the "
+            "engines' KV events tell of it.",
+        ),
+    ] = None,
+    shared_cache_timeout: Annotated[
+        float,
+        option(
+            "--shared-cache-timeout",
+            rich_help_panel=_WEIGHTS,
+            help="Seconds that a request waits for that Redis at most; then it is placed without.",
+        ),
+    ] = 0.02,
     router_temperature: Annotated[
         float,
         option(
@@ -508,6 +526,7 @@ def serve(
         raise Problem(f"--log-level must be debug, info, warning or error, not '{log_level}'")
 
     from kvctl.kernels import ensure_cache
+    from kvctl.shared_cache import lookup_of
 
     ensure_cache()
     from router.admin.app import threshold_settings
@@ -530,6 +549,7 @@ def serve(
     if model is not None and Path(model).exists():
         tokenizer_path = tokenizer_path or Path(model)
         model = None
+    shared_redis = lookup_of(shared_cache, shared_cache_timeout)
     try:
         weights = KvWeights(
             overlap_score_credit=overlap_score_credit,
@@ -607,6 +627,7 @@ def serve(
             settings = ServeSettings(
                 core=CoreSettings(
                     policies=policies,
+                    shared_cache=shared_cache is not None,
                     affinity=affinity,
                     prefill_model=PrefillModel(router_prefill_load_model),
                     track_output=router_track_output_blocks,
@@ -639,6 +660,7 @@ def serve(
                 health_interval=health_interval,
                 drain_timeout=drain_timeout,
                 shadow=shadows,
+                shared_redis=shared_redis,
                 lmcache=lmcache,
                 log_level=log_level,
                 ready_json=output == "json",

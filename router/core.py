@@ -192,6 +192,8 @@ class RoutingCore:
 
     def reset(self) -> None:
         """Forgets every block and every prediction; loads stay."""
+        if self.shared is not None:
+            self.shared.clear()
         for worker in self.fleet.workers.values():
             self.forget(worker)
 

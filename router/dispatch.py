@@ -32,6 +32,8 @@ from router.proxy.errors import error_answer
 from router.proxy.interface import Answer, Inbound, Leg, Outcome
 from router.records import DecisionLog
 from router.shadow import Shadows
+from router.shared.blocks import shared_model
+from router.shared.lookup import RedisLookup
 from router.tokens.body import Body, parse
 from router.tokens.conversation import media_mark
 from router.tokens.service import Source, TokenResult
@@ -81,6 +83,7 @@ class RequestDispatcher:
         settings: DispatchSettings,
         clock: Callable[[], float],
         shadows: Shadows | None = None,
+        lookup: RedisLookup | None = None,
     ) -> None:
         self.core = core
         self.monitor = monitor
@@ -89,6 +92,7 @@ class RequestDispatcher:
         self.stats = stats
         self.settings = settings
         self.shadows = shadows
+        self.lookup = lookup
         self.waiting = WaitingRoom(settings.admission, clock, self._refuse)
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
@@ -170,7 +174,10 @@ class RequestDispatcher:
         name = self._mode(mode) if mode else self.settings.mode
         if Need.BLOCKS in self.core.policy(name).needs:
             result = self.tokens.tokens(request.model, parsed)
-            self._take_tokens(request, parsed, await result if isinstance(result, Awaitable) else result)
+            tokens = await result if isinstance(result, Awaitable) else result
+            self._take_tokens(request, parsed, tokens)
+            if self.lookup is not None:
+                await self._look_up(self.lookup, request, parsed, tokens)
         decision = self._decide(request, name)
         decision.at = time.time()
         return decision
@@ -203,8 +210,20 @@ class RequestDispatcher:
         if isinstance(result, TokenResult):
             self.stats.tokenize.observe(time.perf_counter() - started)
             self._take_tokens(request, body, result)
-            return self._admit(inbound, request, mode, watch=True)
+            if self.lookup is None:
+                return self._admit(inbound, request, mode, watch=True)
+            return self._when_looked_up(self.lookup, inbound, request, mode, body, result)
         return self._when_tokenised(inbound, request, mode, body, result, started)
+
+    async def _when_looked_up(
+        self, lookup: RedisLookup, inbound: Inbound, request: RouteRequest, mode: str, body: Body, tokens: TokenResult
+    ) -> Answer | Leg:
+        try:
+            await self._look_up(lookup, request, body, tokens)
+            admitted = self._admit(inbound, request, mode, watch=True)
+            return await settled(admitted) if isinstance(admitted, asyncio.Future) else admitted
+        except RoutingError as error:
+            return self._refuse(error)
 
     async def _when_tokenised(
         self,
@@ -219,6 +238,8 @@ class RequestDispatcher:
             tokens = await result
             self.stats.tokenize.observe(time.perf_counter() - started)
             self._take_tokens(request, body, tokens)
+            if self.lookup is not None:
+                await self._look_up(self.lookup, request, body, tokens)
             admitted = self._admit(inbound, request, mode, watch=True)
             return await settled(admitted) if isinstance(admitted, asyncio.Future) else admitted
         except RoutingError as error:
@@ -310,6 +331,17 @@ class RequestDispatcher:
                 f"the prompt has {request.prompt_tokens} tokens, but the model's context holds {longest} in all",
                 param="prompt" if body.chat is None else "messages",
             )
+
+    async def _look_up(self, lookup: RedisLookup, request: RouteRequest, body: Body, tokens: TokenResult) -> None:
+        """Ask the shared store for the prompt's blocks; ids that are no true ones cannot name them."""
+        if tokens.source is Source.APPROXIMATE or request.own_keys is not None:
+            return
+        view = self.core.fleet.view
+        lora = request.model if request.model in view.adapters else None
+        model = shared_model(view, request.model)
+        request.shared, sure = await lookup.depths(model, tokens.ids, request.keys, lora, body.cache_salt)
+        if not sure:
+            request.degraded = (*request.degraded, Degraded.SHARED_CACHE_UNREACHABLE)
 
     def _decide(self, request: RouteRequest, mode: str) -> Decision:
         started = time.perf_counter()
@@ -437,9 +469,11 @@ def _model_in(body: bytes) -> str:
 def _best_eligible(decision: Decision) -> int:
     """The most cached tokens that any eligible row had, counted like the winner's."""
     rows = decision.candidates
-    if not decision.prompt_tokens or not rows.device.any():
+    if not decision.prompt_tokens:
         return decision.predicted_cached_tokens
-    held = (rows.device + rows.host + rows.disk) * rows.eligible
+    held = (rows.device + rows.host + rows.disk + rows.shared) * rows.eligible
+    if not held.any():
+        return decision.predicted_cached_tokens
     most = np.minimum(held, (decision.prompt_tokens - 1) // rows.block_size) * rows.block_size
     return int(most.max())
 

@@ -38,6 +38,8 @@ from router.proxy.plane import DataPlane
 from router.records import DecisionLog
 from router.room_metrics import QueueCollector, RoomCollector, ShadowCollector, TruthCollector
 from router.shadow import Shadows
+from router.shared.lookup import LookupSettings, RedisLookup
+from router.shared.metrics import SharedCacheCollector
 from router.tokens.tokenizer import LocalTokenizer, TokenizerError
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class ServeSettings:
     drain_timeout: float = 30.0
     shadow: tuple[str, ...] = ()
     lmcache: ControllerSettings | None = None
+    shared_redis: LookupSettings | None = None
     log_level: str = "info"
     ready_json: bool = False
 
@@ -93,8 +96,17 @@ class Router:
             self.core.fleet, self, interval=settings.health_interval, model=settings.dispatch.model
         )
         self.shadows = Shadows(settings.shadow, settings.core.policies, settings.core.seed) if settings.shadow else None
+        self.lookup = RedisLookup(settings.shared_redis) if settings.shared_redis is not None else None
         self.dispatcher = RequestDispatcher(
-            self.core, self.monitor, self.tokens, self.log, self.stats, settings.dispatch, time.monotonic, self.shadows
+            self.core,
+            self.monitor,
+            self.tokens,
+            self.log,
+            self.stats,
+            settings.dispatch,
+            time.monotonic,
+            self.shadows,
+            self.lookup,
         )
         self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
         registry = CollectorRegistry()
@@ -105,6 +117,8 @@ class Router:
             registry.register(TruthCollector(self.core.truth, self.core.fleet))
         if self.shadows is not None:
             registry.register(ShadowCollector(self.shadows))
+        if self.core.shared is not None:
+            registry.register(SharedCacheCollector(self.core.shared, self.lookup))
         self.lmcache = None if settings.lmcache is None else self._controller(settings.lmcache, registry)
         admin = AdminApp(
             self.core,
@@ -226,6 +240,8 @@ class Router:
             await self.lmcache.close()
         self.tokens.close()
         self.dispatcher.close()
+        if self.lookup is not None:
+            await self.lookup.close()
         await self.admin.stop()
 
 

@@ -61,6 +61,10 @@ class SharedBlocks:
         slot = self._slots.get(model)
         return 0 if slot is None else int(self.index.match(keys).device[slot])
 
+    def clear(self) -> None:
+        for slot in self._slots.values():
+            self.index.clear(slot)
+
     def _slot(self, model: str) -> int:
         slot = self._slots.get(model)
         if slot is None:
