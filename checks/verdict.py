@@ -46,8 +46,9 @@ _ORDER = tuple(Severity)
 HIDING = frozenset({"KV130", "KV131", "KV132"})
 """Their failure hides what happens and breaks nothing; so do all of the group Trust in the metrics."""
 
-_LESSER = frozenset({"KV111", "KV112", "KV113", "KV114", "KV115", "KV151", "KV804", "KV807"})
-"""Their failure costs the second tier, or LMCache, but not routing; so do those of the group LMCache."""
+_LESSER = frozenset({"KV111", "KV112", "KV113", "KV114", "KV115", "KV151", "KV804", "KV807", "KV952"})
+"""Their failure costs the second tier, or LMCache, but not routing; so do those of the group LMCache. Without KV events
+kvctl guesses what workers hold, and KV955 tells whether that is enough."""
 
 _FATAL = frozenset({"KV305"})
 """Of the group LMCache: the engine itself died."""

@@ -39,6 +39,8 @@ ROUTER_RANDOM = "router-random"
 OF_SYSTEM = (NO_KV_EVENTS, ROUTER_RANDOM)
 """Faults of the system; the others are those of `kvctl sim`, of all engines or, as NAME@K, of one."""
 
+WHOLE_MODE = "kvaware"
+"""Of the router where it has no fault, and what is expected of it: the mode that LMCache's controller belongs to."""
 NEWEST_STYLE = "lmcache-0.5.6"
 MAX_ENGINES = 16
 HEARTBEAT_S = 0.25
@@ -46,11 +48,10 @@ SETTLE_S = 5.0
 """From the start to the reading: what is wrong with heartbeats or pings has shown itself several times by then."""
 SCRAPE_INTERVAL_S = 2.0
 READY_S = 20.0
-CONVERSATIONS = 8
-"""At least, and four an engine."""
+LEAST_CONVERSATIONS = 8
 TURNS = 8
-BLOCKS = 250
-"""Of an engine's KV cache: too few for all conversations, so that LMCache has something to give back."""
+BLOCKS_A_CONVERSATION = 64
+"""Of an engine's KV cache: enough for its conversations at first, too few at last, so that LMCache gives some back."""
 SPEEDUP = 50
 _VOCABULARY = ("a", "block", "of", "the", "cache", "is", "held", "by", "one", "worker", "and", "comes", "back", "later")
 
@@ -83,7 +84,11 @@ class Plan:
 
     @property
     def mode(self) -> str:
-        return "random" if ROUTER_RANDOM in self.faults else "kvaware"
+        return "random" if ROUTER_RANDOM in self.faults else WHOLE_MODE
+
+    @property
+    def conversations(self) -> int:
+        return max(LEAST_CONVERSATIONS, 4 * self.engines)
 
     @staticmethod
     def _more(message: str) -> str:
@@ -133,7 +138,8 @@ def embedded(plan: Plan, request: CollectRequest, errors: Console | None) -> Ite
             said(f"starting {plan.engines} simulated engines and a router")
             began = time.monotonic()
             fleet = stack.enter_context(_fleet(plan, folder))
-            arguments = ["serve", "--router-mode", plan.mode, "--port", "0", "--admin-port", "0", "-o", "json"]
+            arguments = ["serve", "--port", "0", "--admin-port", "0", "-o", "json", "--router-mode", plan.mode]
+            arguments += ["--kvaware-fallback", "round-robin", "--seed", "1"]
             for engine in fleet.engines:
                 arguments += ["--worker", engine.spec]
             router = Child("kvctl", arguments, folder / "kvctl.log")
@@ -161,7 +167,7 @@ def _fleet(plan: Plan, folder: Path) -> SimFleet:
         fault=plan.of_engines,
         heartbeat_time=HEARTBEAT_S,
         speedup=SPEEDUP,
-        num_blocks=BLOCKS,
+        num_blocks=BLOCKS_A_CONVERSATION * plan.conversations // plan.engines,
         no_kv_events=NO_KV_EVENTS in plan.faults,
     )
 
@@ -174,6 +180,7 @@ class _System:
         from bench.sim.router_log import RouterLog
         from bench.sim.styles import style_named
 
+        self._plan = plan
         self.engines: Sequence[SimEngine] = fleet.engines
         self._url, self._admin, self._model, self._folder = url, admin, fleet.model, folder
         self._routed = LogFile(folder / "routed.log", timestamps=True)
@@ -199,7 +206,7 @@ class _System:
     def request(self, request: CollectRequest) -> CollectRequest:
         """The request with this system's addresses and logs."""
         from checks.request import LogFile
-        from checks.snapshot import Role
+        from checks.snapshot import Expectations, Role
 
         log = self._folder / "router.log"
         controller = self._folder / "controller.log"
@@ -208,6 +215,7 @@ class _System:
         workers = tuple(LogFile(Role.WORKER, one.id, one.log) for one in self.engines if one.log is not None)
         return replace(
             request,
+            expectations=Expectations(request.expectations.strategy or WHOLE_MODE),
             routers=(self._url,),
             admin=self._admin,
             workers=tuple(self._urls.values()),
@@ -231,7 +239,7 @@ class _System:
         rng = random.Random(1)
         conversations = [
             [{"role": "system", "content": f"Conversation {number}. {_words(rng, 300)}"}]
-            for number in range(max(CONVERSATIONS, 4 * len(self.engines)))
+            for number in range(self._plan.conversations)
         ]
         total = TURNS * len(conversations)
         for turn in range(TURNS):

@@ -242,7 +242,7 @@ CHECKS: tuple[Check, ...] = (
         hint="See KV952 to KV954 and KV957",
         run=kv_decided,
         stacks=STACKS,
-        caused_by=("KV951", "KV952", "KV953", "KV957"),
+        caused_by=("KV951", "KV957"),
         required=True,
         proves=True,
     ),

@@ -41,6 +41,8 @@ WORKERS = frozenset({pod("w-0").place, pod("w-1").place})
         ([result("KV114", FAIL, Group.CONFIGURATION)], "degraded"),
         ([result("KV302", FAIL, Group.LMCACHE), result("KV201", FAIL, caused_by="KV302")], "degraded"),
         ([result("KV152", FAIL, Group.CONFIGURATION), result("KV302", FAIL, Group.LMCACHE)], "broken"),
+        ([ROUTED, HIT, result("KV952", FAIL, Group.REGISTRATION)], "degraded"),
+        ([result("KV952", FAIL, Group.REGISTRATION), result("KV955", FAIL, Group.ROUTING)], "broken"),
         ([result("KV701", FAIL, Group.METRICS)], "inconclusive"),
         ([result("KV131", FAIL, Group.CONFIGURATION)], "inconclusive"),
         ([PROBED, result("KV701", FAIL, Group.METRICS)], "degraded"),
