@@ -28,8 +28,8 @@ from checks.model import Reason
 from checks.request import CollectRequest, LogFile, LogPart, RequestError, Scrape
 from checks.snapshot import Member, Resources, Role, Snapshot
 from checks.sources import prometheus
-from checks.sources.connection import SourceError, connect
-from checks.sources.deadline import Deadline
+from checks.sources.connection import Interrupted, SourceError, connect
+from checks.sources.deadline import SIGNALS, Deadline
 from checks.sources.http import Pages, base_url
 from checks.sources.inventory import Inventory, Lister
 from checks.sources.kubernetes import Cluster
@@ -55,12 +55,19 @@ def silent(stage: str, done: int, total: int) -> None:
 def collect(request: CollectRequest, tape: Tape, progress: Progress = silent) -> Snapshot:
     """What the request asks for, as it stands.
 
-    `progress(stage, done, total)` is called in this thread. Raises SourceError where nothing can be reached,
-    RequestError for values that cannot work; what is missing of the rest stands in `Snapshot.unread`.
+    `progress(stage, done, total)` is called in this thread. Ctrl-C and SIGTERM end it early, within a second. Raises
+    SourceError where nothing can be reached (Interrupted where that is the user's doing), RequestError for values that
+    cannot work; what is missing of the rest stands in `Snapshot.unread`.
     """
     deadline = Deadline(float("inf") if tape.replaying else request.timeout_s)
     run = Run(request, tape, progress, deadline)
-    return _of_cluster(run) if request.cluster else _of_processes(run)
+    with deadline.signalled():
+        try:
+            return _of_cluster(run) if request.cluster else _of_processes(run)
+        except SourceError:
+            if deadline.why in SIGNALS.values():
+                raise Interrupted(deadline.why) from None
+            raise
 
 
 def _of_cluster(run: Run) -> Snapshot:
@@ -106,7 +113,7 @@ def _of_cluster(run: Run) -> Snapshot:
 
 def _of_processes(run: Run) -> Snapshot:
     request = run.request
-    with Pages(concurrency=request.concurrency) as http:
+    with Pages(concurrency=request.concurrency, deadline=run.deadline) as http:
         reader = Reader(run.tape, None, None if run.tape.replaying else http)
         routers = [processes.process(Role.ROUTER, _url("--router", one)) for one in request.routers]
         if not routers and request.admin:
@@ -180,7 +187,7 @@ def _connected(run: Run) -> Iterator[tuple[Cluster | None, Pages | None]]:
     cluster = Cluster(connection, Pace(concurrency=threads, per_second=CALLS_PER_S, burst=BURST), run.deadline)
     try:
         if connection.in_cluster:
-            with Pages(concurrency=threads) as http:
+            with Pages(concurrency=threads, deadline=run.deadline) as http:
                 yield cluster, http
         else:
             yield cluster, None
@@ -290,7 +297,7 @@ def _asked(run: Run, server: prometheus.Server | None, places: Sequence[Place]) 
     budget = min(60.0, run.deadline.left())
     metrics, unread = from_prometheus(
         run.tape,
-        server,
+        prometheus.Bounded(server, run.deadline),
         [place.member for place in places],
         window_s=run.request.window_s,
         addresses=_admin_addresses(places),

@@ -308,7 +308,7 @@ def validate(
     Verdict: working (proven), degraded, broken, or inconclusive (nothing proves either).
 
     Exit codes: 0 nothing at or above --fail-on; 1 a finding; 2 usage; 3 could not be evaluated (no cluster, denied);
-    4 with --strict: inconclusive; 130 interrupted, what was read by then is reported.
+    4 with --strict: inconclusive; 130 interrupted (143 by SIGTERM), what was read by then is reported.
 
     Examples:
 

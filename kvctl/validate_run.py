@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -29,8 +28,8 @@ from checks.report.terminal import Form, show
 from checks.request import CollectRequest, LogFile, LogPart, RequestError, Scrape
 from checks.runner import Progress, diagnose
 from checks.snapshot import Expectations
-from checks.sources.connection import SourceError
-from checks.sources.deadline import INTERRUPTED
+from checks.sources.connection import Interrupted, SourceError
+from checks.sources.deadline import SIGNALS
 from checks.sources.recording import RecordingError
 from checks.sources.tape import Tape
 from checks.suppress import SuppressionError, Suppressions, parse, read
@@ -39,7 +38,8 @@ from kvctl import __version__
 from kvctl.embedded import Plan, alone, embedded
 from kvctl.errors import UNREACHABLE, Problem
 
-EXIT_INTERRUPTED = 130
+_SIGNALLED = {why: 128 + number for number, why in SIGNALS.items()}
+"""Exit codes: 130 after Ctrl-C, 143 after SIGTERM."""
 AGAIN_S = 10.0
 """Between two tries of --wait."""
 
@@ -166,12 +166,12 @@ def run(
         raise Problem(str(error)) from None
     until = None if wait_s is None else time.monotonic() + wait_s
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    interrupted = _listen_for_interrupt()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_leaving_on_sigterm())
         if plan is not None:
             request = stack.enter_context(embedded(plan, request, None if report.quiet else errors))
         once = partial(_once, request, checks, rules, record, replay, probe, errors, quiet=report.quiet)
-        return _tries(once, request, report, checks, until, errors, interrupted)
+        return _tries(once, request, report, checks, until, errors)
 
 
 def _tries(
@@ -181,16 +181,15 @@ def _tries(
     checks: tuple[Check, ...],
     until: float | None,
     errors: Console,
-    interrupted: threading.Event,
 ) -> int:
     """One try, or as many as fit before `until` (monotonic seconds), until the exit code is 0; prints the last."""
     while True:
         left = 0.0 if until is None else max(until - time.monotonic(), 0.0)
         try:
             diagnosis = once()
+        except Interrupted as error:
+            raise Problem(str(error), code=_SIGNALLED[error.why]) from None
         except SourceError as error:
-            if interrupted.is_set():
-                raise Problem("interrupted before anything had answered", code=EXIT_INTERRUPTED) from None
             if not left:
                 raise Problem(_with_way_out(str(error), request), code=UNREACHABLE) from None
             _again(errors, str(error), left, quiet=report.quiet)
@@ -198,7 +197,7 @@ def _tries(
         except (RecordingError, RequestError) as error:
             raise Problem(str(error)) from None
         code = _code(diagnosis, checks, report)
-        if not code or not left or code == EXIT_INTERRUPTED:
+        if not code or not left or code in _SIGNALLED.values():
             _print(diagnosis, report)
             return code
         _again(errors, f"{diagnosis.verdict}: {diagnosis.why}", left, quiet=report.quiet)
@@ -248,17 +247,17 @@ def _progress(errors: Console, *, quiet: bool) -> Iterator[Progress]:
         yield told
 
 
-def _listen_for_interrupt() -> threading.Event:
-    """Set by Ctrl-C, which otherwise does what it always does."""
-    heard = threading.Event()
-
-    def told(number: int, frame: FrameType | None) -> None:
-        heard.set()
-        signal.default_int_handler(number, frame)
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, told)
-    return heard
+@contextlib.contextmanager
+def _leaving_on_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds what is open (an unfinished recording, an embedded system) before the process ends with 143."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _with_way_out(message: str, request: CollectRequest) -> str:
@@ -277,8 +276,8 @@ def _again(errors: Console, why: str, left: float, *, quiet: bool) -> None:
 
 
 def _code(diagnosis: Diagnosis, checks: tuple[Check, ...], report: Report) -> int:
-    if diagnosis.cut_short == INTERRUPTED:
-        return EXIT_INTERRUPTED
+    if (code := _SIGNALLED.get(diagnosis.cut_short)) is not None:
+        return code
     fail_on = Status(report.fail_on)
     return exit_code(diagnosis.results, checks, diagnosis.verdict, fail_on=fail_on, strict=report.strict)
 

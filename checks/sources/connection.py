@@ -26,6 +26,14 @@ class SourceError(Exception):
         self.reason = reason
 
 
+class Interrupted(SourceError):
+    """The user ended the collection before anything had answered; `why` is one of deadline.SIGNALS."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Reason.TIMEOUT, f"{why} before anything had answered")
+        self.why = why
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A configured client; nothing was sent yet."""

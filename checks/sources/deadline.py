@@ -1,15 +1,22 @@
-"""The end of a collection: a point in time, or the user's Ctrl-C. After it every source answers `timeout` at once."""
+"""The end of a collection: a point in time, Ctrl-C, or SIGTERM. After it every source answers `timeout` at once."""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
 INTERRUPTED = "interrupted with Ctrl-C"
+TERMINATED = "ended by SIGTERM"
+SIGNALS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+_LOOK_S = 0.2
+"""How soon an end is seen by who waits for something else."""
 
 
 class Deadline:
@@ -47,6 +54,64 @@ class Deadline:
             self._stopped.wait(min(seconds, self.left()))
         except KeyboardInterrupt:
             self.stop(INTERRUPTED)
+
+    def bounded(self, fetch: Callable[[], T], instead: Callable[[str], T], *, within_s: float = float("inf")) -> T:
+        """What `fetch` gives, in a thread of its own; `instead(why)` once the end, or `within_s`, has come.
+
+        A fetch that is no longer waited for ends with the process at the latest. Ctrl-C is an end.
+        """
+        done = threading.Event()
+        given: list[T] = []
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                given.append(fetch())
+            except BaseException as error:
+                failed.append(error)
+            done.set()
+
+        until = time.monotonic() + within_s
+        threading.Thread(target=work, name="fetch", daemon=True).start()
+        try:
+            while not done.wait(_LOOK_S):
+                if self.left() <= 0:
+                    return instead(self.why)
+                if time.monotonic() > until:
+                    return instead(f"it took longer than {within_s:g} s")
+        except KeyboardInterrupt:
+            self.stop(INTERRUPTED)
+            return instead(self.why)
+        if failed:
+            raise failed[0]
+        return given[0]
+
+    @contextmanager
+    def signalled(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end it in place of whatever else runs; the second of them does what it did before.
+
+        Only in the main thread: in others nothing changes.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        heard: set[int] = set()
+
+        def told(number: int, frame: FrameType | None) -> None:
+            again = before[signal.Signals(number)] if number in heard else None
+            heard.add(number)
+            self.stop(SIGNALS[signal.Signals(number)])
+            if callable(again):
+                again(number, frame)
+
+        try:
+            for number in SIGNALS:
+                signal.signal(number, told)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def at_once(

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -36,6 +37,8 @@ TAIL_TIMES = 4
 """The end of a log is looked for within this many times its limit."""
 LOG_TOTAL_S = 30.0
 """To read one log, however slowly it comes; the rest is then unread."""
+CALL_S = 60.0
+"""For one request, whatever it does; connecting, the answer and its body each have a limit of their own below it."""
 RESTARTS = 3
 """Of a list whose continue token expired (410)."""
 BUSY_TRIES = 5
@@ -189,8 +192,9 @@ class Cluster:
         for attempt in range(BUSY_TRIES):
             if self._deadline.left() <= 0:
                 return answer if attempt else Answer(error=Reason.TIMEOUT, message=f"not asked: {self._deadline.why}")
+            send = partial(self._send, method, path, query, limit, accept, body, keep)
             with self._pace.turn():
-                answer, wait = self._send(method, path, query, limit, accept, body, keep)
+                answer, wait = self._deadline.bounded(send, _broken_off, within_s=CALL_S)
             if wait is None or attempt == BUSY_TRIES - 1:
                 break
             self._deadline.sleep(min(wait, BUSY_WAIT_S))
@@ -271,6 +275,10 @@ class Cluster:
         with self._lock:
             ahead = server - at
             self._ahead_s = ahead if abs(ahead) > 2 else 0.0
+
+
+def _broken_off(why: str) -> tuple[Answer, float | None]:
+    return Answer(0, "", Reason.TIMEOUT, f"the API server did not finish its answer: {why}", time.time()), None
 
 
 def _body(response: Any, limit: int, keep: _Keep, until: float) -> tuple[bytes, bool]:

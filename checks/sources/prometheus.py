@@ -15,12 +15,15 @@ from checks.discover.owners import key_of, labels_of
 from checks.metrics.connection import ConnectionProblem, PrometheusServer, auth_of
 from checks.model import Reason
 from checks.request import CollectRequest, RequestError
+from checks.sources.deadline import Deadline
 from checks.sources.kubernetes import Cluster
 from checks.sources.tape import Answer
 
 _NAMES = re.compile(
     r"(?:prometheus-operated|thanos-query(?:-frontend)?|prometheus|(?:.+-)?prometheus(?:-.+)?-server|prometheus-k8s)"
 )
+QUERY_S = 60.0
+"""For one query, whatever the server does."""
 _PORT_NAMES = ("http", "web", "http-web", "query", "http-query", "service")
 
 
@@ -76,6 +79,29 @@ class ServiceProxy:
 
     def close(self) -> None:
         """Nothing of its own is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A Prometheus that is not waited for beyond the end of the collection."""
+
+    server: Server
+    deadline: Deadline
+
+    @property
+    def shown(self) -> str:
+        return self.server.shown
+
+    def query(self, text: str, *, at: float | None = None) -> Answer:
+        def unfinished(why: str) -> Answer:
+            return Answer(0, "", Reason.TIMEOUT, f"{self.shown} did not finish its answer: {why}")
+
+        if self.deadline.left() <= 0:
+            return Answer(error=Reason.TIMEOUT, message=f"not asked: {self.deadline.why}")
+        return self.deadline.bounded(lambda: self.server.query(text, at=at), unfinished, within_s=QUERY_S)
+
+    def close(self) -> None:
+        self.server.close()
 
 
 def named(request: CollectRequest, *, replaying: bool) -> Server | None:
