@@ -6,9 +6,9 @@ The shared core of `index.py` (what engines say), `predict.py` (what routing mak
 room.
 
 Cost: growing doubles one pool and refills its hash table, about 80 ns an entry (80 ms at a million entries, a
-handful of times in a life; `reserve` does it ahead). While one pool is copied, its old array exists too: that
-is the only moment when memory is past `bytes`. At the limit, room is made by forgetting 1/64 of the nodes by
-CLOCK, never a full sweep a call.
+handful of times in a life; `reserve` does it ahead). Pools grow in place, and a hash table is given back before its
+larger one is made, so that memory stays within `bytes`; only the small pool of set words is copied. At the limit, room
+is made by forgetting 1/64 of the nodes by CLOCK, never a full sweep a call.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ Int64s = npt.NDArray[np.int64]
 
 UNLIMITED: Final = 1 << 62
 _START: Final = 256
+_NO_TABLE: Final = np.zeros(0, np.int32)
 _EVICT_SHARE: Final = 64
 
 
@@ -176,21 +177,25 @@ class BlockTable:
         return False
 
     def _resize(self, need: int, capacity: int, size: int) -> None:
+        self.core = ()
         if need == at.NEED_NODES:
-            self._nodes = _enlarged(self._nodes, capacity)
+            _enlarge(self._nodes, capacity)
             if size != len(self._ntab):
+                self._ntab = _NO_TABLE
                 self._ntab = np.zeros(size, np.int32)
                 owners.fill_node_table(self._nodes, self._ntab, self.state)
         elif need == at.NEED_HANDLES:
-            self._handles = _enlarged(self._handles, capacity)
+            _enlarge(self._handles, capacity)
             if len(self.side):
-                self.side = _enlarged(self.side, capacity)
+                _enlarge(self.side, capacity)
             if size != len(self._htab):
+                self._htab = _NO_TABLE
                 self._htab = np.zeros(size, np.int32)
                 owners.fill_handle_table(self._handles, self._htab, self.state)
         elif need == at.NEED_SETS:
-            self._sets = _enlarged(self._sets, capacity)
+            _enlarge(self._sets, capacity)
             if size != len(self._stab):
+                self._stab = _NO_TABLE
                 self._stab = np.zeros(size, np.int32)
                 owners.fill_set_table(self._sets, self._stab, self.state)
         else:
@@ -215,7 +220,7 @@ class BlockTable:
         )
 
 
-def _enlarged(old: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
-    fresh = np.zeros(capacity, old.dtype)
-    fresh[: len(old)] = old
-    return fresh
+def _enlarge(array: npt.NDArray[Any], capacity: int) -> None:
+    """In place, new entries zero. The system moves the pages of a large array instead of copying them. Nothing else
+    may look into it: there are no views of pools."""
+    array.resize(capacity, refcheck=False)
