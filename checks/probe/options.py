@@ -43,6 +43,8 @@ class Endpoint:
                 raise ProbeError(f"--probe-endpoint {text!r}: a path is such as {COMPLETIONS}")
             return cls(path=text)
         try:
+            if len(text.split()) != 1:
+                raise ValueError
             base = base_url(text)
         except ValueError:
             raise ProbeError(
