@@ -59,7 +59,9 @@ def _affinity(
     if _at_least(kept, len(repeats), min(share, 1.0)) > LIKE_CHANCE:
         hint = ""
         if snapshot.strategy in _BLIND:
-            hint = f"The router's strategy is {snapshot.strategy}, which looks at no cache: choose one that does (KV121)"
+            hint = (
+                f"The router's strategy is {snapshot.strategy}, which looks at no cache: choose one that does (KV121)"
+            )
         return failed(f"repeats spread like prompts that differ: {told}", FLEET, *evidence, hint=hint)
     return warned(told, FLEET, *evidence)
 
