@@ -1,18 +1,16 @@
-"""KV501-KV507: where the router sends requests, and whether a cache was the reason. Pure; reads logs and metrics.
+"""KV501, KV502, KV505-KV507: where the router sends requests, and whether a cache was the reason.
 
-Only kvaware names its cache hits in the log. A low share alone may mean that prompts are unique: it is a failure only
-where something else shows that they repeat.
+Pure; reads logs and metrics. Only kvaware names its cache hits in the log. A low share alone may mean that prompts are
+unique: it is a failure only where something else shows that they repeat.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from checks.compatibility import Version
 from checks.evidence import args, image
-from checks.logs.view import LogView
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Stack, Status, failed, passed, skipped, warned
 from checks.sharing import kvaware
 from checks.skew import judge_skew
@@ -29,13 +27,14 @@ SEEDS_TRIE = Version.parse("0.1.12")
 """The first release whose prefixaware seeds its trie although a minimal match length is set."""
 
 
-def _not_kvaware(snapshot: Snapshot) -> Finding:
+def not_kvaware(snapshot: Snapshot) -> Finding:
+    """Skip for a strategy that does not log its cache hits."""
     if not snapshot.strategy:
         return skipped(Reason.NO_DATA, "nothing tells the routing strategy")
     return skipped(Reason.NOT_APPLICABLE, f"only kvaware logs its cache hits; the strategy is {snapshot.strategy}")
 
 
-def _no_log(snapshot: Snapshot) -> Finding | None:
+def no_log(snapshot: Snapshot) -> Finding | None:
     """Skip where no router's log could be read; None where one was."""
     if any(router.log is not None and router.log.records for router in snapshot.routers):
         return None
@@ -49,11 +48,11 @@ def _no_log(snapshot: Snapshot) -> Finding | None:
 
 
 def kv_routed(snapshot: Snapshot) -> Iterator[Finding]:
-    missing = _no_log(snapshot)
+    missing = no_log(snapshot)
     found = routed(snapshot)
     limits = snapshot.thresholds
     if not kvaware(snapshot) and not found.by_cache:
-        yield _not_kvaware(snapshot)
+        yield not_kvaware(snapshot)
     elif missing is not None:
         yield missing
     elif found.total < limits.routed_requests_min:
@@ -93,9 +92,9 @@ def _hides_info(router: Member) -> bool:
 
 def misses(snapshot: Snapshot) -> Iterator[Finding]:
     if not kvaware(snapshot):
-        yield _not_kvaware(snapshot)
+        yield not_kvaware(snapshot)
         return
-    if (missing := _no_log(snapshot)) is not None:
+    if (missing := no_log(snapshot)) is not None:
         yield missing
         return
     hit = missed = 0
@@ -125,76 +124,6 @@ def _judge_misses(snapshot: Snapshot, hit: int, missed: int, evidence: list[Evid
         return failed(f"{told}, although prompts share prefixes", FLEET, *evidence, repeats)
     judge = warned if share > snapshot.thresholds.miss_share_warn else passed
     return judge(told, FLEET, *evidence)
-
-
-# -- KV503 -----------------------------------------------------------------------------------------------------------
-
-
-def router_errors(snapshot: Snapshot) -> Iterator[Finding]:
-    if (missing := _no_log(snapshot)) is not None:
-        yield missing
-        return
-    for router in snapshot.routers:
-        if router.log is None or not router.log.records:
-            yield skipped(router.log_missing or Reason.NO_DATA, "its log was not read", router.target)
-            continue
-        yield _router_errors(router, router.log)
-
-
-def _router_errors(router: Member, log: LogView) -> Finding:
-    keys = log.all("router-key-error")
-    instances = {match["inst"] for match in log.all("lmcache-registered", "router-kv-hit", "aws-worker-registered")}
-    named = [match for match in keys if _is_instance(match["key"], instances)]
-    if named:
-        message = f"{len(named)} requests failed: instance {named[-1]['key']} is mapped to no endpoint"
-        return failed(message, router.target, log.evidence(named[-1]))
-    indexes = log.all("router-index-error")
-    if other := [*keys, *indexes]:
-        message = f"{len(other)} KeyError or IndexError in the log"
-        return warned(message, router.target, log.evidence(other[-1]))
-    return passed("no KeyError and no IndexError in what was read of its log", router.target)
-
-
-def _is_instance(key: str, known: set[str]) -> bool:
-    return key in known or key.startswith(("lmcache", "vllm-instance"))
-
-
-# -- KV504 -----------------------------------------------------------------------------------------------------------
-
-
-def instance_map(snapshot: Snapshot) -> Iterator[Finding]:
-    if not kvaware(snapshot):
-        yield _not_kvaware(snapshot)
-        return
-    if (missing := _no_log(snapshot)) is not None:
-        yield missing
-        return
-    for router in snapshot.routers:
-        log = router.log
-        match = None if log is None else log.last("router-instance-map")
-        if log is None or match is None:
-            message = "the mapping of instances is printed only when an unknown instance is matched"
-            yield skipped(Reason.NO_DATA, message, router.target)
-            continue
-        mapping = _dictionary(match["map"])
-        if mapping is None:
-            yield skipped(Reason.PARSE, "the printed mapping of instances cannot be read", router.target)
-            continue
-        evidence, workers = log.evidence(match), len(snapshot.ready_workers)
-        if any(key in (None, "None") or value in (None, "None") for key, value in mapping.items()):
-            yield failed("an endpoint is mapped to no instance (None)", router.target, evidence)
-        elif len(mapping) < workers:
-            yield warned(f"{len(mapping)} of {workers} workers are mapped to an instance", router.target, evidence)
-        else:
-            yield passed(f"{len(mapping)} instances are mapped to endpoints", router.target, evidence)
-
-
-def _dictionary(text: str) -> Mapping[object, object] | None:
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 # -- KV505 -----------------------------------------------------------------------------------------------------------
@@ -317,32 +246,6 @@ CHECKS: tuple[Check, ...] = (
         run=misses,
         stacks=STACKS,
         caused_by=NEEDS,
-    ),
-    Check(
-        id="KV503",
-        title="The router raises no exception",
-        group=Group.ROUTING,
-        worst=Status.FAIL,
-        reads="KeyError and IndexError in the router's log",
-        rule="Fails at one KeyError that names an LMCache instance: each such request was answered with 500. Warns "
-        "at any other KeyError or IndexError.",
-        hint="A matched instance has no endpoint: see KV205 and KV206",
-        run=router_errors,
-        stacks=STACKS,
-        caused_by=("KV123", "KV124", "KV205", "KV206"),
-    ),
-    Check(
-        id="KV504",
-        title="Every worker is mapped to an instance",
-        group=Group.ROUTING,
-        worst=Status.FAIL,
-        reads="the router's line `Instance id to ip mapping: {…}`",
-        rule="Fails where None stands in it, warns where it has fewer entries than there are ready workers. Skips "
-        "where it was not printed.",
-        hint="See KV205: the controller must know each worker's address",
-        run=instance_map,
-        stacks=STACKS,
-        caused_by=("KV123", "KV124", "KV201", "KV202", "KV205"),
     ),
     Check(
         id="KV505",

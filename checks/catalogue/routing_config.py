@@ -1,18 +1,15 @@
-"""KV120 to KV126: the routing strategy, and what kvaware needs to work: endpoint type, addresses, threshold, tokenizer.
+"""KV120, KV121, KV123, KV124: the routing strategy, and the addresses by which kvaware knows workers.
 
 Pure functions of a snapshot.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from checks.evidence import args, env, pod, shown
+from checks.evidence import args, at, pod, resource, shown
 from checks.hyperpod import STRATEGIES, Endpoint, endpoints
-from checks.lmcache import number
-from checks.metrics.histogram import buckets_of, quantile
 from checks.model import (
     CONTROLLER_STACKS,
     FLEET,
@@ -21,7 +18,6 @@ from checks.model import (
     Finding,
     Group,
     Reason,
-    Stack,
     Status,
     failed,
     passed,
@@ -29,13 +25,10 @@ from checks.model import (
     warned,
 )
 from checks.network import address
-from checks.serving import model_argument, served_names
+from checks.serving import switched_on
+from checks.sharing import configured
 from checks.snapshot import Member, Snapshot, configured_mode, strategy_name
 
-DEFAULT_THRESHOLD_TOKENS = 2000
-"""The production stack's `--kv-aware-threshold`."""
-
-_COMPLETIONS = re.compile(r"^/?(v1/)?completions/?$")
 _NOT_KVAWARE = "the strategy is not kvaware"
 
 
@@ -68,7 +61,32 @@ def strategy_effective(snapshot: Snapshot) -> Iterator[Finding]:
     if not snapshot.routers:
         yield skipped(Reason.NO_DATA, "no router was found")
     for router in snapshot.routers:
-        yield _agreement(router, _asked_of(router, routed))
+        yield _agreement(router, _asked_of(router, routed), _operated(snapshot, router))
+    yield from _unasked_controller(snapshot)
+
+
+def _operated(snapshot: Snapshot, router: Member) -> Evidence | None:
+    """The strategy that the production stack's operator was told for this router, which carries its name as `app`."""
+    for one in snapshot.resources.all("vllmrouters"):
+        mine = (
+            at(one, "metadata.name") == router.labels.get("app") and at(one, "metadata.namespace") == router.namespace
+        )
+        if mine and at(one, "spec.routingLogic"):
+            return resource(one, "spec.routingLogic", kind="VLLMRouter")
+    return None
+
+
+def _unasked_controller(snapshot: Snapshot) -> Iterator[Finding]:
+    """Workers that register with a controller which the strategy never asks."""
+    strategy = snapshot.strategy
+    if strategy in ("", "kvaware") or not snapshot.routers or snapshot.stack not in CONTROLLER_STACKS:
+        return
+    named = "enable_controller"
+    workers = [one for one in snapshot.workers if switched_on(snapshot.lmcache_config(one), named, False)]
+    if workers:
+        message = f"{len(workers)} workers register with LMCache's controller, which {shown(strategy)} never asks"
+        hint = "is kvaware what was meant? then give the router --routing-logic kvaware (production-stack#632)"
+        yield warned(message, FLEET, configured(workers[0], named, True), hint=hint)
 
 
 def _asked_of(router: Member, routed: list[Endpoint]) -> list[Endpoint]:
@@ -77,7 +95,7 @@ def _asked_of(router: Member, routed: list[Endpoint]) -> list[Endpoint]:
     return named or routed
 
 
-def _agreement(router: Member, asked: list[Endpoint]) -> Finding:
+def _agreement(router: Member, asked: list[Endpoint], operated: Evidence | None) -> Finding:
     argument = strategy_name(router.arg("--routing-logic", "--router-mode") or "")
     printed = router.log.last("router-logic-init") if router.log is not None else None
     logged = strategy_name(printed["logic"]) if printed is not None else ""
@@ -100,25 +118,10 @@ def _agreement(router: Member, asked: list[Endpoint]) -> Finding:
         wanted = " or ".join(sorted({endpoint.strategy for endpoint in asked}))
         message = f"the resource asks for {shown(wanted)}, the router runs {shown(effective)}"
         return failed(message, router.target, *evidence)
+    if operated is not None and effective != strategy_name(operated.text.rpartition("= ")[2]):
+        message = f"the VLLMRouter asks for another strategy than {shown(effective)}, which the router runs"
+        return failed(message, router.target, operated, *evidence)
     return passed(f"{shown(effective)}, wherever it is told", router.target, *evidence)
-
-
-def endpoint_type(snapshot: Snapshot) -> Iterator[Finding]:
-    listed = endpoints(snapshot)
-    if not listed:
-        message = "clients choose the path; completions requests are needed for kvaware (KV806 tries chat)"
-        yield skipped(Reason.NOT_APPLICABLE, message)
-    for endpoint in listed:
-        evidence = endpoint.shows("spec.invocationEndpoint")
-        if not endpoint.routed:
-            yield skipped(Reason.NOT_APPLICABLE, "routing is not enabled", endpoint.target)
-        elif endpoint.strategy != "kvaware" or _COMPLETIONS.match(endpoint.invocation_path):
-            yield passed(f"{shown(endpoint.invocation_path)} fits {endpoint.strategy}", endpoint.target, evidence)
-        else:
-            message = (
-                f"kvaware cannot match requests to {shown(endpoint.invocation_path)}: only completions carry a prompt"
-            )
-            yield failed(message, endpoint.target, evidence)
 
 
 def resolvable_workers(snapshot: Snapshot) -> Iterator[Finding]:
@@ -194,99 +197,6 @@ def _strange_registrations(snapshot: Snapshot, owners: dict[str, list[Member]]) 
                 yield warned(message, router.target, router.log.evidence(match))
 
 
-def match_threshold(snapshot: Snapshot) -> Iterator[Finding]:
-    if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
-        return
-    router = next(iter(snapshot.routers), None)
-    told = number(router.arg("--kv-aware-threshold")) if router is not None else None
-    threshold = DEFAULT_THRESHOLD_TOKENS if told is None else told
-    evidence = (args(router, "--kv-aware-threshold"),) if router is not None else ()
-    count = snapshot.metrics.grown(("request_prompt_tokens_count",))[0]
-    median = quantile(buckets_of(snapshot.metrics, "request_prompt_tokens", lifetime=count.lifetime), 0.5)
-    if not count:
-        yield skipped(count.missing or Reason.NO_DATA, "prompt lengths are not known", FLEET, *evidence)
-        return
-    if median is None or count.or_zero() < snapshot.thresholds.traffic_requests_min:
-        message = "too few requests to say how long prompts are"
-        yield skipped(Reason.NO_TRAFFIC, message, FLEET, count.evidence(), *evidence)
-        return
-    length = Evidence("metric", "fleet", f"median of request_prompt_tokens is about {median:.0f} tokens")
-    if median <= threshold:
-        yield passed("most prompts are shorter than the threshold: any match counts", FLEET, length, *evidence)
-        return
-    hits, queries = snapshot.metrics.grown(("prefix_cache_hits", "prefix_cache_queries"))
-    if not hits or not queries.or_zero():
-        message = "prompts are longer than the threshold; how much of them repeats is not known"
-        yield skipped(Reason.NO_DATA, message, FLEET, length, *evidence)
-        return
-    share = hits.or_zero() / queries.or_zero()
-    numbers = (length, hits.evidence(), queries.evidence(), *evidence)
-    if median * (1 - share) > threshold:
-        message = (
-            f"prompts end in about {median * (1 - share):.0f} tokens that do not repeat, more than the threshold of "
-        )
-        yield warned(f"{message}{threshold:g}: matches are thrown away", FLEET, *numbers)
-    else:
-        yield passed("what does not repeat of a prompt is below the threshold", FLEET, *numbers)
-
-
-def router_tokenizer(snapshot: Snapshot) -> Iterator[Finding]:
-    if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
-        return
-    if snapshot.stack is Stack.KVCTL:
-        yield skipped(Reason.NOT_APPLICABLE, "kvctl's router tells itself how it tokenizes (KV957)")
-        return
-    if not snapshot.routers:
-        yield skipped(Reason.NO_DATA, "no router was found")
-        return
-    bases: dict[str, Member] = {}
-    for worker in snapshot.workers:
-        for name in served_names(worker)[:1]:
-            bases.setdefault(name, worker)
-    if not bases:
-        yield skipped(Reason.NO_DATA, "which model workers serve is not known")
-        return
-    for router in snapshot.routers:
-        yield _tokenizer(snapshot, router, bases)
-
-
-def _tokenizer(snapshot: Snapshot, router: Member, bases: dict[str, Member]) -> Finding:
-    token = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in router.container.env), None)
-    gated = snapshot.compatibility.gated_models
-    for name, worker in bases.items():
-        evidence = (
-            args(worker, "--served-model-name"),
-            Evidence("args", worker.key, shown(f"serves {name}, loads {model_argument(worker) or 'unknown'}")),
-            env(router, token or "HF_TOKEN"),
-        )
-        why = _not_loadable(name, model_argument(worker), gated, token is not None)
-        if not why:
-            continue
-        if "VLLM_API_KEY" in router.container.env or worker.has_arg("--api-key"):
-            message = (
-                f"{why}, and engines ask for a key that the router does not send to /tokenize: requests end in 500"
-            )
-            return failed(message, router.target, *evidence, env(router, "VLLM_API_KEY"))
-        return warned(f"{why}: each request is sent to an engine's /tokenize first", router.target, *evidence)
-    if len(bases) > 1:
-        named = Evidence("args", "fleet", shown(f"models {', '.join(sorted(bases))}"))
-        return warned("several models behind one router that keeps a single tokenizer", router.target, named)
-    return passed("the served name is a repository that a tokenizer can be loaded from", router.target)
-
-
-def _not_loadable(name: str, loads: str, gated: tuple[str, ...], token: bool) -> str:
-    """Why the router cannot load a tokenizer by the served name; '' where it seems to be able to."""
-    if name.startswith(("/", ".")) or name.count("/") > 1:
-        return "the served name is a path that the router does not have"
-    if "/" not in name or (loads and name != loads and not loads.startswith("/")):
-        return "the served name is an alias, not a model repository"
-    if name.startswith(gated) and not token:
-        return "the model is gated and the router has no HF_TOKEN"
-    return ""
-
-
 CHECKS: tuple[Check, ...] = (
     Check(
         id="KV120",
@@ -306,26 +216,16 @@ CHECKS: tuple[Check, ...] = (
         title="The strategy is the effective one",
         group=Group.CONFIGURATION,
         worst=Status.FAIL,
-        reads="routingStrategy (default prefixaware), the router's arguments, its line `Initializing … routing "
+        reads="routingStrategy (default prefixaware) or a VLLMRouter's routingLogic, the router's arguments, its line "
+        "`Initializing … routing "
         "logic`, status.observedGeneration",
         rule="Fails where resource, arguments and log do not agree, or the resource names an unknown strategy. "
-        "Warns where a dynamic configuration may explain it, and where the operator has not processed the latest "
-        "edit (observedGeneration below generation).",
+        "Warns where a dynamic configuration may explain it, where the operator has not processed the latest "
+        "edit (observedGeneration below generation), and where workers register with LMCache's controller although "
+        "the strategy never asks it.",
         hint="correct --routing-logic (production-stack#632 shipped session for kvaware for months) and restart "
         "the router",
         run=strategy_effective,
-    ),
-    Check(
-        id="KV122",
-        title="Endpoint type fits kvaware",
-        group=Group.CONFIGURATION,
-        worst=Status.FAIL,
-        reads="spec.invocationEndpoint (default invocations)",
-        rule="kvaware tokenises the body's prompt, which only completions requests have. Fails for kvaware with "
-        "any other path, the default included; passes for other strategies.",
-        hint="set invocationEndpoint: v1/completions; AWS's sample with v1/chat/completions is made for prefixaware",
-        run=endpoint_type,
-        stacks=CONTROLLER_STACKS,
     ),
     Check(
         id="KV123",
@@ -350,31 +250,6 @@ CHECKS: tuple[Check, ...] = (
         "worker has.",
         hint="run one cache-owning engine on each IPv4 address (production-stack#1061, #1062)",
         run=worker_addresses,
-        stacks=CONTROLLER_STACKS,
-    ),
-    Check(
-        id="KV125",
-        title="kv-aware threshold fits the prompts",
-        group=Group.CONFIGURATION,
-        worst=Status.WARN,
-        reads="--kv-aware-threshold (default 2000), histogram of prompt tokens, engine prefix hits",
-        rule="The router uses a match only if it covers the prompt but for the threshold. Warns where the median "
-        "prompt, less the share that engines find cached, is longer than it.",
-        hint="raise --kv-aware-threshold above the tokens of a prompt that never repeat",
-        run=match_threshold,
-        stacks=CONTROLLER_STACKS,
-    ),
-    Check(
-        id="KV126",
-        title="The router can load the tokenizer",
-        group=Group.CONFIGURATION,
-        worst=Status.FAIL,
-        reads="names that workers serve and load, HF_TOKEN and VLLM_API_KEY of the router",
-        rule="kvaware loads a tokenizer by the served name and else asks an engine for each request. Warns for an "
-        "alias, a path, a gated repository without HF_TOKEN, and several models behind one router (it keeps one "
-        "tokenizer, production-stack#1052). Fails where an API key makes asking the engine impossible too.",
-        hint="serve the model under its repository name and give the router HF_TOKEN",
-        run=router_tokenizer,
         stacks=CONTROLLER_STACKS,
     ),
 )

@@ -1,4 +1,4 @@
-"""KV501-KV507: where requests go and why."""
+"""KV501, KV502, KV505-KV507: where requests go and why."""
 
 from __future__ import annotations
 
@@ -191,84 +191,6 @@ def test_kv502_skips_without_a_log() -> None:
 
 def test_kv502_is_not_asked_of_another_strategy() -> None:
     assert only("KV502", snapshot(router(args=("--routing-logic", "session")))).reason is Reason.NOT_APPLICABLE
-
-
-# -- KV503 -----------------------------------------------------------------------------------------------------------
-
-
-def error(text: str) -> str:
-    return line(
-        f'Exception in route\nTraceback (most recent call last):\n  File "/r/routing_logic.py", line 9\n{text}',
-        level="ERROR",
-    )
-
-
-def test_kv503_passes_without_exceptions() -> None:
-    assert statuses("KV503", snapshot(kvaware(log(1, 1)))) == {"router-0": Status.PASS}
-
-
-def test_kv503_fails_for_an_instance_without_endpoint() -> None:
-    found = only("KV503", snapshot(kvaware(error("KeyError: 'lmcacheengineconfig_ab12'"))))
-    assert found.status is Status.FAIL
-    assert found.message == "1 requests failed: instance lmcacheengineconfig_ab12 is mapped to no endpoint"
-
-
-def test_kv503_knows_an_instance_by_its_registration() -> None:
-    text = line("Registered instance-worker ('w-0', 0) with URL 10.0.0.1:8001") + "\n" + error("KeyError: 'w-0'")
-    assert statuses("KV503", snapshot(kvaware(text))) == {"router-0": Status.FAIL}
-
-
-@pytest.mark.parametrize("what", ["KeyError: 'model'", "IndexError: list index out of range"])
-def test_kv503_warns_of_other_exceptions(what: str) -> None:
-    assert statuses("KV503", snapshot(kvaware(error(what)))) == {"router-0": Status.WARN}
-
-
-def test_kv503_skips_the_router_whose_log_was_not_read() -> None:
-    of = snapshot(kvaware(log(1, 1)), router("router-1", log=None, log_missing=Reason.GONE))
-    assert statuses("KV503", of) == {"router-0": Status.PASS, "router-1": Status.SKIP}
-
-
-def test_kv503_skips_without_any_log() -> None:
-    assert only("KV503", snapshot(router(log=None))).reason is Reason.NO_DATA
-
-
-# -- KV504 -----------------------------------------------------------------------------------------------------------
-
-
-def mapping(text: str, workers: int = 1) -> Snapshot:
-    members = [worker(f"w-{number}", ip=f"10.0.0.{number + 1}") for number in range(workers)]
-    return snapshot(kvaware(line(f"Instance id to ip mapping: {text}")), *members)
-
-
-def test_kv504_passes_where_every_worker_is_mapped() -> None:
-    assert statuses("KV504", mapping("{'a': 'http://10.0.0.1:8000'}")) == {"router-0": Status.PASS}
-
-
-@pytest.mark.parametrize("text", ["{None: 'http://10.0.0.1:8000'}", "{'a': None}"])
-def test_kv504_fails_where_none_stands_in_it(text: str) -> None:
-    assert statuses("KV504", mapping(text)) == {"router-0": Status.FAIL}
-
-
-def test_kv504_warns_where_a_worker_is_missing() -> None:
-    found = only("KV504", mapping("{'a': 'http://10.0.0.1:8000'}", workers=2))
-    assert (found.status, found.message) == (Status.WARN, "1 of 2 workers are mapped to an instance")
-
-
-def test_kv504_skips_where_it_was_not_printed() -> None:
-    assert only("KV504", snapshot(kvaware(log(1, 1)), worker())).reason is Reason.NO_DATA
-
-
-def test_kv504_says_so_where_it_cannot_be_read() -> None:
-    found = only("KV504", mapping("{'a': <object at 0x1>}"))
-    assert (found.status, found.reason) == (Status.ERROR, Reason.PARSE)
-
-
-def test_kv504_skips_without_a_log() -> None:
-    assert only("KV504", snapshot(router(args=KVAWARE, log=None))).reason is Reason.NO_DATA
-
-
-def test_kv504_is_not_asked_of_another_strategy() -> None:
-    assert only("KV504", snapshot(router(args=("--routing-logic", "session")))).reason is Reason.NOT_APPLICABLE
 
 
 # -- KV505 -----------------------------------------------------------------------------------------------------------
