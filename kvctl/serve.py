@@ -75,6 +75,15 @@ def serve(
             help="The one model to serve by name, or a folder whose tokenizer is used.",
         ),
     ] = None,
+    model_alias: Annotated[
+        list[str] | None,
+        option(
+            "--model-alias",
+            rich_help_panel=_FLEET,
+            metavar="NAME=MODEL",
+            help="Another name that clients may use for a model. Repeatable.",
+        ),
+    ] = None,
     tokenizer: Annotated[
         Path | None,
         option(
@@ -532,6 +541,7 @@ def serve(
     from router.admin.app import threshold_settings
     from router.admission import AdmissionSettings, parse_class
     from router.affinity import AffinityMode, AffinitySettings
+    from router.aliases import parse_aliases
     from router.core import ApproximatePolicy, CoreSettings
     from router.dispatch import DispatchSettings
     from router.engine_time import PrefillModel
@@ -603,6 +613,7 @@ def serve(
         thresholds = threshold_settings(
             active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac
         )
+        aliases = parse_aliases(model_alias or ())
         session_header, session_field = session_source(session_key)
         admission = AdmissionSettings(
             queue_limit, queue_timeout, tenant_limit, tuple(parse_class(text) for text in queue_class or ())
@@ -646,6 +657,7 @@ def serve(
                     allow_mode_override=allow_mode_override,
                     session_header=session_header,
                     session_field=session_field,
+                    aliases=aliases,
                     admission=admission,
                 ),
                 timeouts=Timeouts(connect=connect_timeout, first_byte=first_byte_timeout, idle=idle_timeout),

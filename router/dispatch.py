@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from router.admission import AdmissionSettings
+from router.aliases import with_model
 from router.core import RoutingCore
 from router.fleet.monitor import FleetMonitor
 from router.fleet.worker import Health
@@ -60,7 +61,7 @@ class DispatchSettings:
 
     `allow_mode_override` lets a request choose its mode and its kv weights. `session_header` (lower case) is read
     before the usual session headers; `session_field` is a top-level string field of the body, read where no header
-    names a session.
+    names a session. `aliases` are other names for models, name -> model.
     """
 
     mode: str = "kv"
@@ -69,6 +70,7 @@ class DispatchSettings:
     allow_mode_override: bool = False
     session_header: str | None = None
     session_field: str | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
 
@@ -170,6 +172,7 @@ class RequestDispatcher:
         """
         parsed = parse(path, body)
         request, _mode = self._request([], body, parsed)
+        parsed.model = self.settings.aliases.get(parsed.model or "", parsed.model)
         request.id, request.model = "explain", self._model(parsed)
         name = self._mode(mode) if mode else self.settings.mode
         if Need.BLOCKS in self.core.policy(name).needs:
@@ -203,6 +206,9 @@ class RequestDispatcher:
 
     def _parsed(self, inbound: Inbound, body: Body, started: float) -> Leg | Awaitable[Answer | Leg]:
         request, mode = self._request(inbound.headers, inbound.body, body)
+        if body.model is not None and body.model in self.settings.aliases:
+            body.model = self.settings.aliases[body.model]
+            inbound.body = with_model(inbound.body, body.model)
         request.model = self._model(body)
         if Need.BLOCKS not in self.core.policy(mode).needs and self.shadows is None:
             return self._admit(inbound, request, mode, watch=True)
@@ -251,6 +257,9 @@ class RequestDispatcher:
         request.model = self.settings.model or ""
         if inbound.body:
             request.model = _model_in(inbound.body)
+            if request.model in self.settings.aliases:
+                request.model = self.settings.aliases[request.model]
+                inbound.body = with_model(inbound.body, request.model)
             self._check_model(request.model)
         return self._admit(inbound, request, mode, watch=False)
 
@@ -423,6 +432,12 @@ class RequestDispatcher:
                     "max_model_len": min(lengths) if lengths else None,
                 }
             )
+        served = {str(card["id"]): card for card in cards}
+        cards += [
+            {**served[model], "id": name, "root": model}
+            for name, model in self.settings.aliases.items()
+            if model in served and name not in served
+        ]
         return {"object": "list", "data": cards}
 
     def _refuse(self, error: RoutingError) -> Answer:

@@ -93,7 +93,11 @@ class Router:
         if self.core.truth is not None:
             self.core.truth.resync = self.feed.resync
         self.monitor = FleetMonitor(
-            self.core.fleet, self, interval=settings.health_interval, model=settings.dispatch.model
+            self.core.fleet,
+            self,
+            interval=settings.health_interval,
+            model=settings.dispatch.model,
+            models_interval=10 * settings.health_interval,
         )
         self.shadows = Shadows(settings.shadow, settings.core.policies, settings.core.seed) if settings.shadow else None
         self.lookup = RedisLookup(settings.shared_redis) if settings.shared_redis is not None else None
@@ -154,6 +158,10 @@ class Router:
 
     def worker_up(self, worker: Worker, sources: list[EventSource]) -> None:
         self.feed.follow(worker, sources)
+        self.dispatcher.waiting.poke()
+        self._spawn(self.tokens.check(worker))
+
+    def models_changed(self, worker: Worker) -> None:
         self.dispatcher.waiting.poke()
         self._spawn(self.tokens.check(worker))
 

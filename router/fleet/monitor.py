@@ -34,6 +34,10 @@ class FleetListener(Protocol):
         """Not to be used now. `process_gone`: the connection was refused or broken, its cache is surely lost."""
         ...
 
+    def models_changed(self, worker: Worker) -> None:
+        """It lists other models than before: an adapter was loaded or unloaded."""
+        ...
+
     def worker_added(self, worker: Worker) -> None: ...
 
     def worker_removed(self, worker: Worker) -> None: ...
@@ -49,12 +53,15 @@ class FleetMonitor:
         timeout: float = 3.0,
         patience: int = 3,
         model: str | None = None,
+        models_interval: float = 10.0,
     ) -> None:
         self.fleet = fleet
         self.listener = listener
         self.interval = interval
         self.patience = patience
         self.model = model
+        self.models_interval = models_interval
+        """Seconds after which a worker is asked for its models again."""
         self.file_errors = 0
         self._prober = Prober(timeout)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -149,8 +156,13 @@ class FleetMonitor:
             return
         if reach is Reach.OK:
             worker.failures = 0
+            now = asyncio.get_running_loop().time()
             if worker.health is not Health.UP:
+                worker.models_at = now
                 await self._up(worker)
+            elif now - worker.models_at >= self.models_interval:
+                worker.models_at = now
+                await self._ask_models(worker)
             return
         worker.failures += 1
         if worker.health is Health.STARTING:
@@ -184,6 +196,19 @@ class FleetMonitor:
             worker.capacity_blocks or "unknown",
         )
         self.listener.worker_up(worker, self._sources(worker, facts))
+
+    async def _ask_models(self, worker: Worker) -> None:
+        """Adapters come and go while an engine runs. A worker that was told by its spec what it serves serves that."""
+        found = await self._prober.models(worker.spec.url)
+        if found is None or worker.removed or worker.spec.model:
+            return
+        models, adapters, shortest = found
+        if not models or (models, adapters, shortest) == (worker.models, worker.adapters, worker.max_model_len):
+            return
+        log.info("Worker %s serves %s now", worker.id, ", ".join(models))
+        worker.models, worker.adapters, worker.max_model_len = models, adapters, shortest
+        self.fleet.check_block_sizes()
+        self.listener.models_changed(worker)
 
     def _take(self, worker: Worker, facts: EngineFacts) -> None:
         spec = worker.spec

@@ -78,11 +78,9 @@ class Prober:
     async def facts(self, url: str) -> EngineFacts:
         """Everything an engine tells of itself; each part may be missing on its own."""
         facts = EngineFacts()
-        models = await self._json(f"{url}/v1/models")
-        if isinstance(models, dict) and isinstance(models.get("data"), list):
-            cards = [card for card in models["data"][:1000] if isinstance(card, dict)]
-            facts.models, facts.max_model_len = _models(cards)
-            facts.adapters = _models([card for card in cards if isinstance(card.get("parent"), str)])[0]
+        models = await self.models(url)
+        if models is not None:
+            facts.models, facts.adapters, facts.max_model_len = models
         version = await self._json(f"{url}/version")
         if isinstance(version, dict) and isinstance(version.get("version"), str):
             facts.version = _name(version["version"][:100])
@@ -91,6 +89,16 @@ class Prober:
             facts.block_size, facts.capacity_blocks = cache_config(metrics.decode("utf-8", "replace"))
         facts.sources = event_sources(await self._json(f"{url}/kv_event_sources"))
         return facts
+
+    async def models(self, url: str) -> tuple[tuple[str, ...], tuple[str, ...], int | None] | None:
+        """(models, those of them that are adapters, shortest context) as the engine lists them now; None if it does
+        not."""
+        models = await self._json(f"{url}/v1/models")
+        if not isinstance(models, dict) or not isinstance(models.get("data"), list):
+            return None
+        cards = [card for card in models["data"][:1000] if isinstance(card, dict)]
+        names, shortest = _models(cards)
+        return names, _models([card for card in cards if isinstance(card.get("parent"), str)])[0], shortest
 
     async def _json(self, url: str) -> Any:
         body = await self._get(url)

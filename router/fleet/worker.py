@@ -32,7 +32,8 @@ class KvState(StrEnum):
 @dataclass(slots=True, eq=False)
 class Worker:
     """`slots`: one number a dp rank, in rank order, fixed while the worker is registered. `adapters`: those of its
-    models that are LoRA adapters of another; their KV blocks are their own."""
+    models that are LoRA adapters of another; their KV blocks are their own. `models_at`: the loop's clock when it was
+    asked for them."""
 
     spec: WorkerSpec
     slots: tuple[int, ...]
@@ -52,6 +53,7 @@ class Worker:
     replay_endpoint: str | None = None
     warnings: dict[str, str] = field(default_factory=dict)
     failures: int = 0
+    models_at: float = 0.0
     removed: bool = False
 
     @property
