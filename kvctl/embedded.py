@@ -43,9 +43,9 @@ WHOLE_MODE = "kvaware"
 """Of the router where it has no fault, and what is expected of it: the mode that LMCache's controller belongs to."""
 NEWEST_STYLE = "lmcache-0.5.6"
 MAX_ENGINES = 16
-HEARTBEAT_S = 0.25
-SETTLE_S = 5.0
-"""From the start to the reading: what is wrong with heartbeats or pings has shown itself several times by then."""
+HEARTBEAT_S = 0.35
+SETTLE_S = 5.5
+"""From the engines' start to the reading: what is wrong with heartbeats or pings shows three times by then."""
 SCRAPE_INTERVAL_S = 2.0
 READY_S = 20.0
 LEAST_CONVERSATIONS = 8
@@ -136,8 +136,8 @@ def embedded(plan: Plan, request: CollectRequest, errors: Console | None) -> Ite
         said = stack.enter_context(_Steps(errors))
         try:
             said(f"starting {plan.engines} simulated engines and a router")
-            began = time.monotonic()
             fleet = stack.enter_context(_fleet(plan, folder))
+            began = time.monotonic()
             arguments = ["serve", "--port", "0", "--admin-port", "0", "-o", "json", "--router-mode", plan.mode]
             arguments += ["--kvaware-fallback", "round-robin", "--seed", "1"]
             for engine in fleet.engines:
