@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from checks.logs.patterns import Pattern
@@ -113,6 +113,31 @@ def scheme(url: str) -> str:
 def recent(snapshot: Snapshot, log: LogView, *patterns: str) -> list[Match]:
     """Matches of the window; those without a time count as inside."""
     return log.since(snapshot.now - snapshot.window_s, *patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """Lookups as LMCache's lines tell of them, each request once; pending ones are left out."""
+
+    requests: int
+    tokens: float
+    hit_tokens: float
+
+
+def lookups_told(log: LogView) -> Lookups:
+    """A request that was scheduled again logs again: its last line counts."""
+    asked = {
+        one["rid"]: (int(one["total"]), int(one["hit"]))
+        for one in log.all("lmcache-request")
+        if one["hit"].isdecimal() and one["total"].isdecimal()
+    }
+    tokens, hits = (float(sum(pair[at] for pair in asked.values())) for at in (0, 1))
+    return Lookups(len(asked), tokens, hits)
+
+
+def stored_told(log: LogView) -> float:
+    """Tokens that LMCache's lines say were stored."""
+    return float(sum(int(one["tokens"]) for one in log.all("lmcache-stored") if one["tokens"].isdecimal()))
 
 
 def last_line(member: Member, matches: Sequence[Match]) -> list[Evidence]:

@@ -2,7 +2,7 @@
 
 `clean` makes text safe to print on a terminal, `redact` takes out credentials and what users wrote. Both are pure, run
 in time linear in the text, and change nothing when run again. Text that was redacted keeps its shape: a Python or JSON
-dict stays one.
+dict stays one. There is no weaker mode: whatever is stored, printed or sent on has gone through both.
 """
 
 from __future__ import annotations

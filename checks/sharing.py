@@ -7,7 +7,7 @@ from typing import Any
 from checks.evidence import env, shown
 from checks.hyperpod import endpoint_of
 from checks.lmcache import remote_url, why_not_in_process
-from checks.model import CONTROLLER_STACKS, Evidence
+from checks.model import CONTROLLER_STACKS, Evidence, Finding, Reason, skipped
 from checks.serving import config_unread
 from checks.snapshot import Member, Snapshot
 
@@ -36,6 +36,18 @@ def lmcache_workers(snapshot: Snapshot) -> tuple[Member, ...]:
 def in_process_workers(snapshot: Snapshot) -> tuple[Member, ...]:
     """Workers that run LMCache in their own processes."""
     return tuple(worker for worker in snapshot.workers if not why_not_in_process(snapshot, worker))
+
+
+def ready_in_process(snapshot: Snapshot) -> tuple[Member, ...]:
+    """Those of them that are ready; a multi-process server counts on its own page (KV941)."""
+    return tuple(worker for worker in in_process_workers(snapshot) if worker.ready)
+
+
+def no_lmcache(snapshot: Snapshot) -> Finding:
+    """Why there is no ready worker with LMCache in its own processes."""
+    if lmcache_workers(snapshot):
+        return skipped(Reason.NOT_APPLICABLE, "no ready worker runs LMCache in its own process")
+    return skipped(Reason.NOT_APPLICABLE, "no worker runs LMCache")
 
 
 def key_sharers(snapshot: Snapshot) -> tuple[Member, ...]:

@@ -1,4 +1,4 @@
-"""KV601-KV606: is the cache really hit, by the engines' and LMCache's counters. Pure; reads metrics and log lines.
+"""KV601-KV604, KV606: is the cache really hit, by the engines' and LMCache's counters. Pure; reads metrics and lines.
 
 Every ratio comes from a numerator and a denominator that were read apart. Numbers that span the engine's lifetime are
 at most a warning. What a ratio should be depends on the workload: only what cannot be right is a failure.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from checks.lmcache import lookups_told, stored_told
 from checks.metrics.histogram import hit_rates
 from checks.metrics.view import Reading
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, Target, passed, skipped, warned
-from checks.serving import chunk_tokens
-from checks.sharing import in_process_workers, lmcache_workers
+from checks.sharing import lmcache_workers, no_lmcache, ready_in_process
 from checks.snapshot import Member, Snapshot
 from checks.traffic import (
     Ratio,
@@ -63,9 +63,9 @@ def engine_hits(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def lookup_hits(snapshot: Snapshot) -> Iterator[Finding]:
-    workers = _with_lmcache(snapshot)
+    workers = ready_in_process(snapshot)
     if not workers:
-        yield _no_lmcache(snapshot)
+        yield no_lmcache(snapshot)
         return
     repeats = prefixes_repeat(snapshot)
 
@@ -91,20 +91,13 @@ def lookup_hits(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _ratio_by_log(snapshot: Snapshot, worker: Member) -> Ratio | None:
     """Found over asked tokens by LMCache's lines a request, each request once; None with too few of them."""
-    if worker.log is None:
+    if worker.log is None or (told := lookups_told(worker.log)).requests < snapshot.thresholds.routed_requests_min:
         return None
-    asked: dict[str, tuple[int, int]] = {}
-    for match in worker.log.all("lmcache-request"):
-        if match["hit"].isdecimal() and match["total"].isdecimal():
-            asked[match["rid"]] = (int(match["hit"]), int(match["total"]))
-    if len(asked) < snapshot.thresholds.routed_requests_min:
-        return None
-    hit, total = (float(sum(pair[at] for pair in asked.values())) for at in (0, 1))
     where = worker.key
     return Ratio(
-        Reading("LMCache hit tokens", hit, window="log", where=where),
-        Reading("total tokens", total, window="log", where=where),
-        Reading("requests", float(len(asked)), window="log", where=where),
+        Reading("LMCache hit tokens", told.hit_tokens, window="log", where=where),
+        Reading("total tokens", told.tokens, window="log", where=where),
+        Reading("requests", float(told.requests), window="log", where=where),
     )
 
 
@@ -115,18 +108,17 @@ def _stored(snapshot: Snapshot, target: Target, one: Ratio) -> Reading:
         name = "lmcache_stored_tokens"
         return snapshot.metrics.now(name, member) if one.lifetime else snapshot.metrics.increase(name, member)
     worker = snapshot.member(one.whole.where)
-    lines = worker.log.all("lmcache-stored") if worker is not None and worker.log is not None else []
-    total = sum(int(match["tokens"]) for match in lines if match["tokens"].isdecimal())
-    return Reading("stored tokens", float(total), window="log", where=target.name)
+    total = 0.0 if worker is None or worker.log is None else stored_told(worker.log)
+    return Reading("stored tokens", total, window="log", where=target.name)
 
 
 # -- KV603 -----------------------------------------------------------------------------------------------------------
 
 
 def delivered(snapshot: Snapshot) -> Iterable[Finding]:
-    workers = _with_lmcache(snapshot)
+    workers = ready_in_process(snapshot)
     if not workers:
-        return [_no_lmcache(snapshot)]
+        return [no_lmcache(snapshot)]
     return collapsed(_delivered(snapshot, target, member) for target, member in subjects(snapshot, workers))
 
 
@@ -164,9 +156,9 @@ def _delivered(snapshot: Snapshot, target: Target, member: str | None) -> Findin
 
 
 def distribution(snapshot: Snapshot) -> Iterable[Finding]:
-    workers = _with_lmcache(snapshot)
+    workers = ready_in_process(snapshot)
     if not workers:
-        return [_no_lmcache(snapshot)]
+        return [no_lmcache(snapshot)]
     found = [_distribution(snapshot, target, member) for target, member in subjects(snapshot, workers)]
     if any(one.status is not Status.SKIP for one in found):
         return found
@@ -193,54 +185,13 @@ def _distribution(snapshot: Snapshot, target: Target, member: str | None) -> Fin
     return passed(f"{told}; on average {percent(rates.mean)} of a prompt was found{half}", target, evidence)
 
 
-# -- KV605 -----------------------------------------------------------------------------------------------------------
-
-
-def stores(snapshot: Snapshot) -> Iterable[Finding]:
-    workers = _with_lmcache(snapshot)
-    if not workers:
-        return [_no_lmcache(snapshot)]
-    chunks = {worker.key: chunk_tokens(snapshot.lmcache_config(worker)) for worker in workers}
-    largest = max(chunks.values())
-    return collapsed(
-        _stores(snapshot, target, member, chunks[member] if member is not None else largest)
-        for target, member in subjects(snapshot, workers)
-    )
-
-
-def _stores(snapshot: Snapshot, target: Target, member: str | None, chunk: int) -> Finding:
-    metrics = snapshot.metrics
-    floor = snapshot.thresholds.store_chunks_sure * chunk
-    names = ("lmcache_stored_tokens", "lmcache_lookup_hits", "prompt_tokens")
-    stored, found, prompt = grown_to(snapshot, names, member, floor)
-    for needed in (prompt, stored):
-        if needed.missing is not None:
-            return no_metric(snapshot, needed.missing, f"the counter {needed.name}", target)
-    stored, found = first_rank(metrics, stored, member), first_rank(metrics, found, member)
-    fresh = max(0.0, prompt.or_zero() - found.or_zero())
-    evidence = [one.evidence() for one in (stored, prompt, found) if one]
-    if fresh < floor:
-        message = (
-            f"{fresh:.0f} new prompt tokens are too few (needs {floor}, {snapshot.thresholds.store_chunks_sure} chunks)"
-        )
-        return skipped(Reason.NO_TRAFFIC, message, target, *evidence)
-    if stored.or_zero() == 0:
-        message = f"LMCache stored nothing of {fresh:.0f} new prompt tokens"
-        return bad(message, target, *evidence, lifetime=prompt.lifetime)
-    share = stored.or_zero() / fresh
-    told = f"LMCache stored {percent(min(1.0, share))} of {fresh:.0f} new prompt tokens"
-    if share < snapshot.thresholds.store_ratio_warn:
-        return warned(told, target, *evidence)
-    return passed(told, target, *evidence)
-
-
 # -- KV606 -----------------------------------------------------------------------------------------------------------
 
 
 def external_hits(snapshot: Snapshot) -> Iterable[Finding]:
     workers = lmcache_workers(snapshot)
     if not workers:
-        return [_no_lmcache(snapshot)]
+        return [no_lmcache(snapshot)]
     return collapsed(_external(snapshot, target, member) for target, member in subjects(snapshot, workers))
 
 
@@ -278,20 +229,6 @@ def _external(snapshot: Snapshot, target: Target, member: str | None) -> Finding
             Evidence("metric", member or "fleet", f"prompt tokens from {source}: {came.or_zero():.0f}"),
         )
     return passed(told, target, *evidence)
-
-
-# -- shared ----------------------------------------------------------------------------------------------------------
-
-
-def _with_lmcache(snapshot: Snapshot) -> tuple[Member, ...]:
-    """Ready workers with LMCache in their own processes; a multi-process server counts on its own page (KV941)."""
-    return tuple(worker for worker in in_process_workers(snapshot) if worker.ready)
-
-
-def _no_lmcache(snapshot: Snapshot) -> Finding:
-    if lmcache_workers(snapshot):
-        return skipped(Reason.NOT_APPLICABLE, "no ready worker runs LMCache in its own process")
-    return skipped(Reason.NOT_APPLICABLE, "no worker runs LMCache")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -351,19 +288,6 @@ CHECKS: tuple[Check, ...] = (
         hint="See KV602; prompts shorter than a chunk never hit (KV407)",
         run=distribution,
         caused_by=("KV302", "KV401", "KV402", "KV403", "KV404", "KV602", "KV605"),
-    ),
-    Check(
-        id="KV605",
-        title="LMCache stores",
-        group=Group.EFFECT,
-        worst=Status.FAIL,
-        reads="lmcache:num_stored_tokens against vllm:prompt_tokens less what lookups found (that is stored already)",
-        rule="Skips below 20 chunks of new prompt tokens. Fails where nothing was stored, warns below 1 %; over "
-        "the engine's lifetime both are warnings.",
-        hint="The connector is inactive (KV141, KV302), the CPU cache is off (KV110), or prompts are shorter than "
-        "a chunk",
-        run=stores,
-        caused_by=("KV302", "KV303", "KV110", "KV141"),
     ),
     Check(
         id="KV606",

@@ -161,8 +161,8 @@ def index_filled(snapshot: Snapshot) -> Iterator[Finding]:
     metrics = snapshot.metrics
     keys, registered = metrics.now("controller_keys"), metrics.now("controller_registered_workers")
     gaps, missing = metrics.increase("controller_seq_discontinuity"), metrics.now("controller_full_sync_missing")
-    stored = metrics.now("lmcache_stored_tokens")
-    shown = [reading.evidence() for reading in (keys, registered, stored, gaps, missing) if reading]
+    stored, messages = metrics.now("lmcache_stored_tokens"), metrics.now("controller_pull_messages")
+    shown = [reading.evidence() for reading in (keys, registered, stored, messages, gaps, missing) if reading]
     if not keys:
         yield skipped(keys.missing or Reason.NO_DATA, "the router exports no size of its index", hint=_NO_GAUGE)
     elif keys.or_zero() > 0 and gaps.or_zero() > 0:
@@ -174,7 +174,8 @@ def index_filled(snapshot: Snapshot) -> Iterator[Finding]:
     elif registered and registered.or_zero() == 0:
         yield skipped(Reason.NO_DATA, "no worker is registered, so the index is empty (KV201)", FLEET, *shown)
     elif (proof := _stored_before(snapshot)) is not None:
-        yield failed("workers stored tokens, but the router's index is empty", FLEET, proof, *shown)
+        none = ", and no message of theirs has arrived" if messages and messages.or_zero() == 0 else ""
+        yield failed(f"workers stored tokens, but the router's index is empty{none}", FLEET, proof, *shown)
     elif stored.or_zero() > 0:
         yield skipped(Reason.NO_DATA, "workers stored for less than a minute; the index is still empty", FLEET, *shown)
     else:
@@ -209,9 +210,21 @@ def discovered_and_registered(snapshot: Snapshot) -> Iterator[Finding]:
         return
     seen, books = _discovered(snapshot), Registrations.of(snapshot)
     if not seen:
-        yield skipped(Reason.NO_DATA, "the router does not tell which engines it found")
+        yield _by_number(snapshot)
         return
     yield from each_worker(snapshot, lambda of, worker: _left_out(of, worker, seen, books))
+
+
+def _by_number(snapshot: Snapshot) -> Finding:
+    """`/engines` names engines by ids of its own: only their number can be compared."""
+    told = [(one, engines) for one in snapshot.routers if isinstance(engines := one.answers.get("/engines"), list)]
+    if not told:
+        return skipped(Reason.NO_DATA, "the router does not tell which engines it found")
+    router, engines = told[0]
+    ready = len(snapshot.ready_workers)
+    message = f"the router found {len(engines)} engines, and {ready} workers are ready"
+    judge = warned if len(engines) != ready else passed
+    return judge(message, router.target, Evidence("http", router.key, f"/engines lists {len(engines)}"))
 
 
 def _left_out(
@@ -307,8 +320,9 @@ CHECKS: tuple[Check, ...] = (
         title="Engines that are found are registered, and the reverse",
         group=Group.REGISTRATION,
         worst=Status.WARN,
-        reads="router logs, gauge vllm:healthy_pods_total",
-        rule="Warns for each worker that the router routes to but that is not registered, or the reverse.",
+        reads="router logs, gauge vllm:healthy_pods_total, else the number of engines in /engines",
+        rule="Warns for each worker that the router routes to but that is not registered, or the reverse; where only "
+        "/engines tells, if it lists another number of engines than there are ready workers.",
         hint="compare the router's --k8s-label-selector and namespace with the workers' labels",
         run=discovered_and_registered,
         stacks=CONTROLLER_STACKS,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from checks.lmcache import each_worker, last_line, ranks, recent, times, why_quiet
 from checks.logs.view import Match
 from checks.metrics.view import Metrics, Reading
-from checks.model import Check, Finding, Group, Reason, Status, failed, passed, skipped, warned
+from checks.model import Check, Evidence, Finding, Group, Reason, Status, failed, passed, skipped, warned
 from checks.snapshot import Member, Snapshot
 
 
@@ -111,6 +111,10 @@ def _slow_loads(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
     total, loads = metrics.grown(("lmcache_retrieve_speed_sum", "lmcache_retrieve_speed_count"), key)
     count = sum(reading.or_zero() for reading in slow)
     shown = [reading.evidence() for reading in (*slow, total, loads) if reading]
+    fetches = metrics.grown(("lmcache_remote_time_to_get_sum", "lmcache_remote_time_to_get_count"), key)
+    if fetches[0] and fetches[1].or_zero() > 0:
+        mean = fetches[0].or_zero() / fetches[1].or_zero()
+        shown.append(Evidence("metric", key, f"a get of the second tier takes {mean:.1f} ms on average"))
     if not any(slow) and not loads:
         yield skipped(total.missing or Reason.NO_DATA, "no metric tells how quick loads are", target)
         return
@@ -205,7 +209,7 @@ CHECKS: tuple[Check, ...] = (
         title="Loads are quicker than prefill",
         group=Group.LMCACHE,
         worst=Status.WARN,
-        reads="lmcache:retrieve_speed, lmcache:num_slow_retrieval_by_*, vllm:prompt_tokens",
+        reads="lmcache:retrieve_speed, num_slow_retrieval_by_* and remote_time_to_get; vllm:prompt_tokens",
         rule=(
             "Warns when loads bring fewer tokens a second than the engine computed of prompts over the window (it can "
             "compute more than that), or when LMCache calls loads slow and no speed is known."

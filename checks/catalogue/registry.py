@@ -32,6 +32,7 @@ from checks.catalogue import (
     routing_config,
     routing_errors,
     stacks,
+    stores,
     versions,
 )
 from checks.model import Check
@@ -65,6 +66,7 @@ ALL: tuple[Check, ...] = tuple(
             *routing_config.CHECKS,
             *routing_errors.CHECKS,
             *stacks.CHECKS,
+            *stores.CHECKS,
             *versions.CHECKS,
         ),
         key=lambda check: check.id,

@@ -138,6 +138,10 @@ def load_skew(snapshot: Snapshot) -> Iterator[Finding]:
     yield judge_skew(snapshot, workers, counts, source)
 
 
+_ENDED = ("request_success", "sglang_requests", "trtllm_requests")
+"""Counters of requests of vLLM, SGLang and TensorRT-LLM."""
+
+
 def _served(snapshot: Snapshot) -> tuple[dict[str, float], str]:
     """Requests by worker key, from the router's log or, without any, from the engines' own counters."""
     by_ip = {ip: worker.key for worker in snapshot.workers for ip in worker.ips}
@@ -152,7 +156,8 @@ def _served(snapshot: Snapshot) -> tuple[dict[str, float], str]:
     if counts or not snapshot.metrics.by_member:
         return counts, "log"
     for worker in snapshot.workers:
-        counts[worker.key] = snapshot.metrics.grown(("request_success",), worker.key)[0].or_zero()
+        ended = [snapshot.metrics.grown((name,), worker.key)[0].or_zero() for name in _ENDED]
+        counts[worker.key] = max(ended)
     return counts, "metric"
 
 
@@ -252,8 +257,8 @@ CHECKS: tuple[Check, ...] = (
         title="No worker is overrun while another idles",
         group=Group.ROUTING,
         worst=Status.WARN,
-        reads="requests by worker from the router's log, else vllm:request_success; vllm:num_requests_waiting and "
-        "_running",
+        reads="requests by worker from the router's log, else the engines' own counters; how many wait and run there "
+        "(vLLM, SGLang, TensorRT-LLM)",
         rule="Skips below 20 requests. Warns where one worker got more than three times the median and requests "
         "wait there while another runs none.",
         hint="kvaware has no load term: use loadaware, or a router that weighs load",

@@ -1,15 +1,16 @@
 """Metrics from two scrapes of each member's own page. Pure: the texts and their times are given.
 
-Growth is what the second page has over the first. A counter that fell, a new start time of the process, or a restart
-that the caller saw means that the process began anew: growth is then what the second page shows. A series that is only
-on the second page was born between the two. Where nothing moved, `Metrics.grown` falls back on the totals.
+Growth is what the second page has over the first. A counter that fell, or a new start time of the process, means that
+the process began anew: growth is then what the second page shows. Where several processes share their counters no page
+tells a start time; a container that restarted within these seconds has served less, so that its counters fell. A series
+that is only on the second page was born between the two. Where nothing moved, `Metrics.grown` falls back on the totals.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -57,10 +58,8 @@ class _Values:
         return None
 
 
-def from_pages(
-    first: Mapping[str, PageText], second: Mapping[str, PageText], *, restarted: Collection[str] = ()
-) -> Metrics:
-    """Samples of all members, by key. `restarted`: members whose container restarted between the scrapes.
+def from_pages(first: Mapping[str, PageText], second: Mapping[str, PageText]) -> Metrics:
+    """Samples of all members, by key.
 
     A member that only answered once has values but no growth. `missing` is the commonest problem where nobody answered.
     """
@@ -83,7 +82,7 @@ def from_pages(
                 gaps.append(latest.at - first[member].at)
         if now.problem is not None:
             continue
-        for sample, spelling in _samples(member, then, _values(now, aliases), aliases, shared, member in restarted):
+        for sample, spelling in _samples(member, then, _values(now, aliases), aliases, shared):
             samples.setdefault(sample.name, []).append(sample)
             mangled = mangled or spelling.mangled
     return Metrics(
@@ -130,14 +129,13 @@ def _samples(
     now: _Values,
     aliases: Aliases,
     shared: dict[Labels, dict[str, str]],
-    restarted: bool,
 ) -> list[tuple[Sample, Spelling]]:
     """Samples of one member. `shared` holds the labels of all members: a thousand replicas have the same ones."""
     chosen: list[tuple[Spelling, str, dict[Labels, float]]] = []
     for spelled_values in now.by_name.values():
         spelled = min(spelled_values, key=lambda one: aliases.by_spelling[one].rank)
         chosen.append((aliases.by_spelling[spelled], spelled, spelled_values[spelled]))
-    anew = _began_anew(then, now, chosen, restarted)
+    anew = _began_anew(then, now, chosen)
     out: list[tuple[Sample, Spelling]] = []
     for spelling, spelled, series in chosen:
         old = {} if then is None else then.by_name.get(spelling.canonical, {}).get(spelled, {})
@@ -162,7 +160,7 @@ def _samples(
 
 
 def _began_anew(
-    then: _Values | None, now: _Values, chosen: list[tuple[Spelling, str, dict[Labels, float]]], restarted: bool
+    then: _Values | None, now: _Values, chosen: list[tuple[Spelling, str, dict[Labels, float]]]
 ) -> frozenset[Owner] | None:
     """Owners whose counters began anew; None: all of the member's.
 
@@ -172,7 +170,7 @@ def _began_anew(
         return frozenset()
     start_then, start_now = then.started(), now.started()
     moved = start_then is not None and start_now is not None and abs(start_now - start_then) > START_TOLERANCE_S
-    if restarted or moved:
+    if moved:
         return None
     return frozenset(
         spelling.alias.owner

@@ -273,3 +273,16 @@ def test_kv207_believes_the_controller_that_listens_over_the_routers_line() -> N
     listens = "LMCache INFO: Starting heartbeat request handler on 0.0.0.0:9002 (a.py:1:b)"
     found = snapshot(w(env={PERIOD: "10"}), r(line(ports), line(listens), image=IMAGE_NEW))
     assert statuses("KV207", found) == {"w-0": Status.PASS}
+
+
+def test_kv209_says_that_no_message_has_arrived() -> None:
+    stored = sample("lmcache_stored_tokens", 5000, increase=100)
+    of = snapshot(w(), r(), samples=[*gauges(0), stored, sample("controller_pull_messages", 0, "prod/router-0")])
+    message = "workers stored tokens, but the router's index is empty, and no message of theirs has arrived"
+    assert only("KV209", of).message == message
+
+
+@pytest.mark.parametrize(("engines", "status"), [(2, Status.PASS), (1, Status.WARN)])
+def test_kv210_compares_numbers_where_only_the_routers_list_of_engines_tells(engines: int, status: Status) -> None:
+    listed = r(line(THREAD), answers={"/engines": [{"engine_id": str(at)} for at in range(engines)]})
+    assert statuses("KV210", snapshot(w(), w("w-1", ip="10.0.0.2"), listed)) == {"router-0": status}

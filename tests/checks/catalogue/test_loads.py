@@ -159,3 +159,11 @@ class TestSpeed:
 
     def test_without_loads_there_is_no_traffic(self) -> None:
         assert reason("KV316", samples=(*speeds(0, 0),)) is Reason.NO_TRAFFIC
+
+    def test_the_mean_time_of_a_get_of_the_second_tier_is_shown(self) -> None:
+        gets = (
+            sample("lmcache_remote_time_to_get_sum", 500, increase=500),
+            sample("lmcache_remote_time_to_get_count", 20, increase=20),
+        )
+        of = snapshot(worker(args=CONNECTOR), samples=(*speeds(2100), *gets))
+        assert "a get of the second tier takes 25.0 ms on average" in [one.text for one in only("KV316", of).evidence]

@@ -239,6 +239,20 @@ def test_kv505_counts_by_the_engines_where_the_log_does_not_tell() -> None:
     assert only("KV505", of).status is Status.WARN
 
 
+@pytest.mark.parametrize(
+    ("ended", "queue", "running"),
+    [
+        ("sglang_requests", "sglang_queue_requests", "sglang_running_requests"),
+        ("trtllm_requests", "trtllm_requests_waiting", "trtllm_requests_running"),
+    ],
+)
+def test_kv505_reads_other_engines_numbers_too(ended: str, queue: str, running: str) -> None:
+    counts = [sample(ended, count, f"prod/w-{at}", increase=count) for at, count in enumerate((40, 10, 10))]
+    queues = [sample(queue, 4, "prod/w-0"), sample(running, 0, "prod/w-1")]
+    of = snapshot(*(worker(f"w-{at}", ip=f"10.0.0.{at}") for at in range(3)), samples=[*counts, *queues])
+    assert statuses("KV505", of) == {"w-0": Status.WARN}
+
+
 def test_kv505_skips_below_twenty_requests() -> None:
     assert only("KV505", spread(17, 1, 1)).reason is Reason.NO_TRAFFIC
 

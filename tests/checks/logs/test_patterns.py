@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import checks
 from checks.logs.patterns import Pattern, PatternRow, Patterns
 from checks.logs.read import KEPT_OF_PATTERN, read_log
 from checks.logs.view import LogView
@@ -279,3 +280,13 @@ def test_a_version_range_says_who_prints_a_line() -> None:
         True,
         False,
     ]
+
+
+def test_every_pattern_is_read_by_a_check_or_says_why_not() -> None:
+    root = Path(checks.__file__).parent
+    data = (root / "data/compatibility.yaml").read_text(encoding="utf-8")
+    code = [data, *(path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.py")))]
+    told = {row.id for row in ROWS if row.note.startswith("Read by no check:")}
+    built = {f"lmcache-{socket}-handler" for socket in ("pull", "reply", "heartbeat")}  # checks/catalogue/plumbing.py
+    unread = {one for one in IDS if not any(re.search(rf"[\"' ]{one}[\"',}}]", text) for text in code)} - built
+    assert unread == told

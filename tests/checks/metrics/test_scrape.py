@@ -13,12 +13,11 @@ BEFORE_S, AFTER_S = 1000.0, 1014.0
 KEY = "prod/w-0"
 
 
-def scraped(first: str | None, second: str | None, **more: list[str]) -> Metrics:
+def scraped(first: str | None, second: str | None) -> Metrics:
     """The two pages of one member; None: it was not asked."""
     return from_pages(
         {} if first is None else {KEY: PageText(first, BEFORE_S)},
         {} if second is None else {KEY: PageText(second, AFTER_S)},
-        **more,
     )
 
 
@@ -77,11 +76,6 @@ def test_a_start_time_that_differs_by_rounding_is_no_restart() -> None:
     first = "process_start_time_seconds 500.1\nvllm:prompt_tokens_total 10\n"
     second = "process_start_time_seconds 500.09\nvllm:prompt_tokens_total 25\n"
     assert only(scraped(first, second), "prompt_tokens").increase == 15
-
-
-def test_a_restart_that_the_cluster_tells_of_counts_without_a_start_time() -> None:
-    metrics = scraped("vllm:prompt_tokens_total 10\n", "vllm:prompt_tokens_total 25\n", restarted=[KEY])
-    assert only(metrics, "prompt_tokens").increase == 25
 
 
 def test_the_old_names_of_0_8_are_found() -> None:
