@@ -68,7 +68,7 @@ class LMCacheController:
         self._prompts: deque[SeenPrompt] = deque(maxlen=_MOST_PROMPTS)
         self._to_judge: deque[SeenPrompt] = deque(maxlen=4 * _MOST_PROMPTS)
         self._shown: dict[str, str] = {}
-        self._tried: dict[Id, tuple[int, float]] = {}
+        self._tries: dict[Id, tuple[int, float]] = {}
         self._group: tuple[dict[Scheme, int], Counter[str]] | None = None
         self._rows: tuple[FleetView | None, dict[str, list[int]]] = (None, {})
         self._task: asyncio.Task[None] | None = None
@@ -300,7 +300,8 @@ class LMCacheController:
                 log.exception("the LMCache controller's own look at its state failed")
 
     async def _learn(self, now: float) -> None:
-        """One worker whose hash, or whose engine, is not known: compare its newest keys with the newest prompts."""
+        """Workers whose hash, or whose engine, is not known: compares their newest keys with the newest prompts, less
+        and less often where that shows nothing."""
         while self._prompts and now - self._prompts[0].at > _LEARN_WITHIN:
             self._prompts.popleft()
         if not self._prompts:
@@ -309,10 +310,10 @@ class LMCacheController:
             sure = worker.verified and self.bound[worker.instance].worker
             if sure or not worker.recent or self.instances.workers.get(worker.id) is not worker:
                 continue
-            stamp = (worker.admits + worker.syncs, self._prompts[-1].at)
-            if self._tried.get(worker.id) == stamp:
+            tries, due = self._tries.get(worker.id, (0, 0.0))
+            if now < due:
                 continue
-            self._tried[worker.id] = stamp
+            self._tries[worker.id] = tries + 1, now + min(_LOOK_EVERY * 2 ** min(tries // 4, 10), _LEARN_WITHIN / 2)
             prompts = self._prompts_for(worker)
             recent = list(worker.recent)
             if worker.verified:
@@ -322,8 +323,8 @@ class LMCacheController:
             found = await asyncio.to_thread(find_scheme, prompts, recent, guesses, self.settings.chunk_size)
             if found is not None and self.instances.workers.get(worker.id) is worker:
                 self._found(worker, found, prompts, recent)
-        for name in self._tried.keys() - self.instances.workers.keys():
-            del self._tried[name]
+        for name in self._tries.keys() - self.instances.workers.keys():
+            del self._tries[name]
 
     def _prompts_for(self, worker: LmWorker) -> list[SeenPrompt]:
         bound = self.bound[worker.instance].worker

@@ -74,7 +74,7 @@ def find_scheme(
                     return found
     newest = [key for key, _at in recent][-_CBOR_KEYS:]
     for prompt in list(reversed(prompts))[:_CBOR_PROMPTS]:
-        for size in dict.fromkeys((chunk_size, CHUNK_SIZES[0])):
+        for size in sizes:
             if len(prompt.tokens) >= 2 * size:
                 found = _cbor(prompt, size, newest)
                 if found is not None:
