@@ -3,7 +3,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real bench-sim bench-decide check-pages lint format clean
+.PHONY: help demo test test-real bench-sim bench-decide bench-kv-cost check-pages lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
@@ -12,6 +12,7 @@ help:
 	@echo 'make bench-sim  how far a live simulated engine distorts its own timing'
 	@echo 'make bench-decide  how long a routing decision takes'
 	@echo 'make check-pages  write docs/checks, a page a check of kvctl validate'
+	@echo 'make bench-kv-cost  kv counting in time against blocks, engines alike and mixed'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove what the targets made'
 
@@ -48,6 +49,9 @@ bench-decide: $(VENV)/.ready
 check-pages: $(VENV)/.ready-test
 	$(PY) scripts/check_pages.py --examples
 
+bench-kv-cost: $(VENV)/.ready
+	bash scripts/bench_kv_cost.sh $(PY) bench-kv-cost-out
+
 lint: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -58,4 +62,4 @@ format: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-out bench-kv-cost-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
