@@ -120,6 +120,7 @@ class Engine:
     def __init__(self) -> None:
         self.adapters: list[str] = []
         self.asked: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -135,6 +136,7 @@ class Engine:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 outer.asked.append(body)
+                outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 known = body.get("model") in ("base", *outer.adapters)
                 self._answer(200 if known else 404, {"choices": [{"text": "x", "finish_reason": "stop"}]})
 
