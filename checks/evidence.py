@@ -39,6 +39,14 @@ def env(member: Member, name: str) -> Evidence:
     return Evidence("env", member.key, shown(f"{name}={value}"))
 
 
+def lmcache_setting(member: Member, name: str, config: Mapping[str, Any]) -> Evidence:
+    """Where a setting of LMCache stands: its variable, else the printed `config` (see `Snapshot.lmcache_config`)."""
+    variable = f"LMCACHE_{name.upper()}"
+    if variable in member.container.env or name not in config:
+        return env(member, variable)
+    return Evidence("log", member.key, shown(f"LMCache Configuration: {name} = {config[name]}"))
+
+
 def args(member: Member, *names: str) -> Evidence:
     """`--name value` for the first of the names that is given, `--name is not given` where none is."""
     for name in names:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks.evidence import env, shown
 from checks.hyperpod import endpoint_of
 from checks.lmcache import remote_url, why_not_in_process
-from checks.model import CONTROLLER_STACKS, Evidence, Finding, Reason, skipped
+from checks.model import CONTROLLER_STACKS, Finding, Reason, skipped
 from checks.serving import config_unread
 from checks.snapshot import Member, Snapshot
+
+NOT_KVAWARE = "the strategy is not kvaware"
+"""Why checks of LMCache's controller do not apply."""
 
 
 def kvaware(snapshot: Snapshot) -> bool:
@@ -54,14 +56,6 @@ def key_sharers(snapshot: Snapshot) -> tuple[Member, ...]:
     """Workers whose keys must equal somebody else's: all with LMCache under kvaware, else those with a shared L2."""
     workers = in_process_workers(snapshot)
     return workers if kvaware(snapshot) else tuple(one for one in workers if shares_l2(snapshot, one))
-
-
-def configured(worker: Member, name: str, value: Any) -> Evidence:
-    """Where a value of LMCache's configuration came from: its variable, else what LMCache printed."""
-    variable = f"LMCACHE_{name.upper()}"
-    if variable in worker.container.env:
-        return env(worker, variable)
-    return Evidence("log", worker.key, shown(f"LMCache Configuration: {name}={value}"))
 
 
 def defaults_known(snapshot: Snapshot, worker: Member, config: dict[str, Any], name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from checks.evidence import env, shown
+from checks.evidence import lmcache_setting
 from checks.hyperpod import L2_BACKENDS, Endpoint, endpoint_of, endpoints, workers_of
 from checks.lmcache import each_worker, number, remote_url, scheme
 from checks.model import Check, Evidence, Finding, Group, Reason, Stack, Status, Target, failed, passed, skipped, warned
@@ -50,7 +50,7 @@ def _first_tier_asked(snapshot: Snapshot, endpoint: Endpoint) -> Finding:
 def _first_tier_of(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
     config, target = snapshot.lmcache_config(worker), worker.target
     endpoint = endpoint_of(snapshot, worker)
-    evidence = [_shown(worker, config, "local_cpu"), _shown(worker, config, "max_local_cpu_size")]
+    evidence = [lmcache_setting(worker, name, config) for name in ("local_cpu", "max_local_cpu_size")]
     if endpoint is not None and endpoint.caches:
         evidence.append(endpoint.shows("spec.kvCacheSpec.enableL1Cache"))
     if any(config_unread(worker, config, name) for name in ("local_cpu", "max_local_cpu_size")):
@@ -86,14 +86,6 @@ def _two_chunks_gb(worker: Member, chunk: int) -> float | None:
         if size is not None and tokens and (gigabytes := number(size["gb"])):
             return 2 * chunk * gigabytes / tokens
     return None
-
-
-def _shown(worker: Member, config: dict[str, object], name: str) -> Evidence:
-    """Where a setting of LMCache stands: environment, else the printed configuration."""
-    variable = f"LMCACHE_{name.upper()}"
-    if variable in worker.container.env or name not in config:
-        return env(worker, variable)
-    return Evidence("log", worker.key, shown(f"LMCache Configuration: {name} = {config[name]}"))
 
 
 def _cached(snapshot: Snapshot) -> Iterator[Endpoint]:
@@ -225,7 +217,7 @@ def _effective_tier(snapshot: Snapshot, worker: Member) -> tuple[str, tuple[Evid
         hyperpod = match.pattern == "hyperpod-connector"
         return "tieredstorage" if hyperpod else _tier(match["url"]), (log.evidence(match),)
     if url := remote_url(snapshot, worker):
-        return _tier(url), (_shown(worker, snapshot.lmcache_config(worker), "remote_url"),)
+        return _tier(url), (lmcache_setting(worker, "remote_url", snapshot.lmcache_config(worker)),)
     if log is not None and (match := log.last("lmcache-creating-connector")) is not None:
         kind = match["kind"].lower()
         names = {"redis": "redis", "valkey": "redis", "sagemaker": "tieredstorage", "hyperpod": "tieredstorage"}
@@ -249,7 +241,7 @@ def redis_transport(snapshot: Snapshot) -> Iterator[Finding]:
         url = remote_url(snapshot, worker)
         if url and _tier(url) == "redis":
             found = True
-            evidence = _shown(worker, snapshot.lmcache_config(worker), "remote_url")
+            evidence = lmcache_setting(worker, "remote_url", snapshot.lmcache_config(worker))
             yield _transport(snapshot, url, worker.namespace, evidence, worker.target)
     if not found:
         yield skipped(Reason.NOT_APPLICABLE, "no Redis is configured as second tier")

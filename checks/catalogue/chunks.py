@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from checks.catalogue.llmd import block_sizes
 from checks.compatibility import Version
+from checks.evidence import lmcache_setting
 from checks.metrics.histogram import buckets_of, quantile
 from checks.metrics.view import Sample
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, failed, passed, skipped, warned
 from checks.serving import DEFAULT_CHUNK_TOKENS, block_tokens, chunk_tokens
-from checks.sharing import configured, defaults_known, in_process_workers, kvaware, shares_l2
+from checks.sharing import defaults_known, in_process_workers, kvaware, shares_l2
 from checks.snapshot import Member, Snapshot
 
 UNFULL_OFF = Version.parse("0.3.11")
@@ -34,7 +35,7 @@ def chunk_sizes(snapshot: Snapshot) -> Iterator[Finding]:
         if size is None:
             yield skipped(Reason.NO_DATA, "LMCache's chunk size could not be read", worker.target)
             continue
-        evidence = configured(worker, "chunk_size", size)
+        evidence = lmcache_setting(worker, "chunk_size", snapshot.lmcache_config(worker))
         block = block_tokens(snapshot, worker)
         if kvaware(snapshot) and size != CONTROLLER_CHUNK:
             message = f"chunks of {size} tokens; the router's controller always looks for {CONTROLLER_CHUNK}"
@@ -89,9 +90,9 @@ def _unfull(snapshot: Snapshot, worker: Member) -> Finding:
 
 def _saves_unfull(snapshot: Snapshot, worker: Member) -> tuple[bool | None, Evidence]:
     """As configured, else the default of the version: true up to 0.3.10, false since. None: neither is known."""
-    told = snapshot.lmcache_config(worker).get("save_unfull_chunk")
-    if isinstance(told, bool):
-        return told, configured(worker, "save_unfull_chunk", told)
+    config = snapshot.lmcache_config(worker)
+    if isinstance(told := config.get("save_unfull_chunk"), bool):
+        return told, lmcache_setting(worker, "save_unfull_chunk", config)
     version = snapshot.lmcache_version(worker)
     evidence = Evidence("log", worker.key, f"LMCache {version or 'of unknown version'}, save_unfull_chunk not printed")
     if version is None or (not version.exact and version < UNFULL_OFF):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from checks.evidence import env
+from checks.evidence import env, lmcache_setting
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, failed, passed, skipped, warned
-from checks.sharing import configured, defaults_known, in_process_workers, key_sharers, kvaware
+from checks.sharing import defaults_known, in_process_workers, key_sharers, kvaware
 from checks.snapshot import Member, Role, Snapshot
 
 SEED = "PYTHONHASHSEED"
@@ -177,7 +177,7 @@ def _algorithm(snapshot: Snapshot, worker: Member) -> tuple[str | None, tuple[Ev
         return match["algorithm"], (log.evidence(match),)
     config = snapshot.lmcache_config(worker)
     if told := config.get(ALGORITHM):
-        return str(told), (configured(worker, ALGORITHM, told),)
+        return str(told), (lmcache_setting(worker, ALGORITHM, config),)
     if not defaults_known(snapshot, worker, config, ALGORITHM):
         return None, ()
     return BUILTIN, (Evidence("env", worker.key, f"{ALGORITHM} is not set: {BUILTIN} by default"),)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from checks.compatibility import Version
-from checks.evidence import args, env, resource, shown
+from checks.evidence import args, env, lmcache_setting, resource, shown
 from checks.lmcache import each_worker, registering_ranks
 from checks.model import (
     CONTROLLER_STACKS,
@@ -28,7 +28,7 @@ from checks.model import (
 )
 from checks.network import Place, closed_ports, headless, place, ports_of, service, service_name, services_known
 from checks.serving import config_unread, numbers, switched_on
-from checks.sharing import kvaware
+from checks.sharing import NOT_KVAWARE, kvaware
 from checks.snapshot import Member, Snapshot
 
 _REPLY_NEEDED = Version.parse("0.3.12")
@@ -41,13 +41,12 @@ _SOCKETS = {
 }
 """The controller's ports: the router's argument, and the port that charts and documents use."""
 
-_NOT_KVAWARE = "the strategy is not kvaware"
 _Judge = Callable[[Snapshot, Member], Iterable[Finding]]
 
 
 def _each(snapshot: Snapshot, judge: _Judge) -> Iterator[Finding]:
     if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        yield skipped(Reason.NOT_APPLICABLE, NOT_KVAWARE)
     else:
         yield from each_worker(snapshot, judge)
 
@@ -67,18 +66,17 @@ def _reaches_controller(snapshot: Snapshot, worker: Member) -> Iterator[Finding]
         url = config.get(name) or (config.get("controller_url") if socket == "pull" else None)
         if url:
             told = True
-            yield _reaches(snapshot, worker, socket, str(url), _source(worker, name, str(url)))
+            yield _reaches(
+                snapshot,
+                worker,
+                socket,
+                str(url),
+                lmcache_setting(worker, name if config.get(name) else "controller_url", config),
+            )
     if not told:
         unread = any(config_unread(worker, config, f"controller_{one}_url") for one in ("pull", "reply"))
         why = "the controller's URLs stand where they were not read" if unread else "no controller URL is set (KV163)"
         yield skipped(Reason.NO_DATA if unread else Reason.NOT_APPLICABLE, why, worker.target)
-
-
-def _source(worker: Member, name: str, value: str) -> Evidence:
-    variable = f"LMCACHE_{name.upper()}"
-    if variable in worker.container.env:
-        return env(worker, variable)
-    return Evidence("log", worker.key, shown(f"LMCache Configuration: {name} = {value}"))
 
 
 def _reaches(snapshot: Snapshot, worker: Member, socket: str, url: str, evidence: Evidence) -> Finding:
@@ -228,7 +226,7 @@ def worker_ports(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _enough_ports(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
     config, needed = snapshot.lmcache_config(worker), registering_ranks(snapshot, worker)
-    evidence = _source(worker, "lmcache_worker_ports", str(config.get("lmcache_worker_ports")))
+    evidence = lmcache_setting(worker, "lmcache_worker_ports", config)
     if worker.log is not None and (match := worker.log.last("lmcache-worker-ports-short")) is not None:
         message = f"LMCache wants at least {match['count']} worker ports"
         yield failed(message, worker.target, evidence, worker.log.evidence(match))

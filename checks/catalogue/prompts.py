@@ -26,14 +26,13 @@ from checks.model import (
     warned,
 )
 from checks.serving import model_argument, served_names
-from checks.sharing import kvaware
+from checks.sharing import NOT_KVAWARE, kvaware
 from checks.snapshot import Member, Snapshot
 
 DEFAULT_THRESHOLD_TOKENS = 2000
 """The production stack's `--kv-aware-threshold`."""
 
 _COMPLETIONS = re.compile(r"^/?(v1/)?completions/?$")
-_NOT_KVAWARE = "the strategy is not kvaware"
 
 
 def endpoint_type(snapshot: Snapshot) -> Iterator[Finding]:
@@ -56,7 +55,7 @@ def endpoint_type(snapshot: Snapshot) -> Iterator[Finding]:
 def _by_traffic(snapshot: Snapshot) -> Finding:
     """No resource names the path: clients choose it, and what they chose stands in the logs."""
     if not kvaware(snapshot):
-        return skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        return skipped(Reason.NOT_APPLICABLE, NOT_KVAWARE)
     if snapshot.stack is Stack.KVCTL:
         return skipped(Reason.NOT_APPLICABLE, "kvctl's router matches chats as well as completions")
     chats, completions, evidence = _requests_by_kind(snapshot)
@@ -96,7 +95,7 @@ def _logs(members: Iterable[Member]) -> list[LogView]:
 
 def match_threshold(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        yield skipped(Reason.NOT_APPLICABLE, NOT_KVAWARE)
         return
     router = next(iter(snapshot.routers), None)
     told = number(router.arg("--kv-aware-threshold")) if router is not None else None
@@ -133,7 +132,7 @@ def match_threshold(snapshot: Snapshot) -> Iterator[Finding]:
 
 def router_tokenizer(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        yield skipped(Reason.NOT_APPLICABLE, NOT_KVAWARE)
         return
     if snapshot.stack is Stack.KVCTL:
         yield skipped(Reason.NOT_APPLICABLE, "kvctl's router tells itself how it tokenizes (KV957)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from checks.evidence import args, at, pod, resource, shown
+from checks.evidence import args, at, lmcache_setting, pod, resource, shown
 from checks.hyperpod import STRATEGIES, Endpoint, endpoints
 from checks.model import (
     CONTROLLER_STACKS,
@@ -26,10 +26,8 @@ from checks.model import (
 )
 from checks.network import address
 from checks.serving import switched_on
-from checks.sharing import configured
+from checks.sharing import NOT_KVAWARE
 from checks.snapshot import Member, Snapshot, configured_mode, strategy_name
-
-_NOT_KVAWARE = "the strategy is not kvaware"
 
 
 def routing_enabled(snapshot: Snapshot) -> Iterator[Finding]:
@@ -86,7 +84,7 @@ def _unasked_controller(snapshot: Snapshot) -> Iterator[Finding]:
     if workers:
         message = f"{len(workers)} workers register with LMCache's controller, which {shown(strategy)} never asks"
         hint = "is kvaware what was meant? then give the router --routing-logic kvaware (production-stack#632)"
-        yield warned(message, FLEET, configured(workers[0], named, True), hint=hint)
+        yield warned(message, FLEET, lmcache_setting(workers[0], named, snapshot.lmcache_config(workers[0])), hint=hint)
 
 
 def _asked_of(router: Member, routed: list[Endpoint]) -> list[Endpoint]:
@@ -126,7 +124,7 @@ def _agreement(router: Member, asked: list[Endpoint], operated: Evidence | None)
 
 def resolvable_workers(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        yield skipped(Reason.NOT_APPLICABLE, NOT_KVAWARE)
         return
     if not snapshot.routers:
         yield skipped(Reason.NO_DATA, "no router was found")
@@ -155,7 +153,7 @@ def _resolvable(router: Member) -> Finding:
 
 def worker_addresses(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        yield skipped(Reason.NOT_APPLICABLE, NOT_KVAWARE)
         return
     known = [worker for worker in snapshot.workers if worker.ips]
     if not known:

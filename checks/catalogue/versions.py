@@ -28,11 +28,10 @@ from checks.model import (
     skipped,
     warned,
 )
-from checks.sharing import kvaware
+from checks.sharing import NOT_KVAWARE, kvaware
 from checks.snapshot import Member, Role, Snapshot
 
 _ABI = ("undefined-symbol", "c-ops-import", "no-module-lmcache", "import-failed")
-_NOT_KVAWARE = "the strategy is not kvaware"
 
 
 def support_matrix(snapshot: Snapshot) -> Iterator[Finding]:
@@ -108,7 +107,7 @@ def recommended_operator(snapshot: Snapshot) -> Iterator[Finding]:
 
 def wire_epoch(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.strategy != "kvaware":
-        yield skipped(Reason.NOT_APPLICABLE, _NOT_KVAWARE)
+        yield skipped(Reason.NOT_APPLICABLE, NOT_KVAWARE)
         return
     if not snapshot.routers:
         yield skipped(Reason.NO_DATA, "no router was found")

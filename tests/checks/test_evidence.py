@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from checks.evidence import args, at, env, image, resource, resource_target, shown
+import pytest
+
+from checks.evidence import args, at, env, image, lmcache_setting, resource, resource_target, shown
 from tests.checks.build import worker
 
 
@@ -71,3 +73,18 @@ def test_a_path_through_something_that_is_no_mapping_gives_the_default() -> None
 
 def test_an_unknown_image_says_so() -> None:
     assert image(worker()).text == "image unknown"
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ({"LMCACHE_CHUNK_SIZE": "512"}, "LMCACHE_CHUNK_SIZE=512"),
+        ({}, "LMCache Configuration: chunk_size = 256"),
+    ],
+)
+def test_a_setting_of_lmcache_by_its_variable_before_what_was_printed(env: dict[str, str], text: str) -> None:
+    assert lmcache_setting(worker(env=env), "chunk_size", {"chunk_size": 256}).text == text
+
+
+def test_a_setting_that_stands_nowhere_is_not_set() -> None:
+    assert lmcache_setting(worker(), "chunk_size", {}).text == "LMCACHE_CHUNK_SIZE is not set"
