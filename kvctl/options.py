@@ -2,16 +2,19 @@
 
 Every option `--some-name` is also `KVCTL_SOME_NAME` and the key `some-name` (or `some_name`) of the file given with
 `--config`, TOML or YAML; flag beats environment beats file. A table with a command's name holds keys for that command.
+`serve` also takes a HyperPod manifest (`kvctl.hyperpod_config`).
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kvctl.errors import Problem
+from kvctl.hyperpod_config import is_manifest, options_of
 
 _COMMANDS = frozenset({"serve", "sim", "bench", "validate", "replay", "explain", "top"})
 
@@ -30,8 +33,10 @@ def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
     """Eager callback of `--config`: the file's keys become the defaults of the command's options."""
     if path is None or ctx.resilient_parsing:
         return path
-    data = _read(path)
     command = ctx.command.name or ""
+    data = _read(path)
+    if is_manifest(data):
+        data = _from_manifest(data, path, command)
     known = {param.name: param for param in ctx.command.params if param.name not in ("config", "help")}
     section = data.get(command, {})
     if not isinstance(section, dict):
@@ -48,6 +53,16 @@ def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
         defaults[param.name] = _value(param, value, f"{path}: '{key}'")
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path
+
+
+def _from_manifest(manifest: dict[str, Any], path: Path, command: str) -> dict[str, Any]:
+    """The options that a HyperPod manifest stands for; what it asks for beyond them is named on stderr."""
+    if command != "serve":
+        raise Problem(f"{path}: a HyperPod manifest is a configuration of `kvctl serve`, not of `kvctl {command}`")
+    taken = options_of(manifest, str(path))
+    for note in taken.notes:
+        print(f"{path}: {note}", file=sys.stderr)
+    return taken.options
 
 
 def _value(param: Any, value: Any, shown: str) -> Any:
@@ -72,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
         import yaml
 
         try:
-            data = yaml.safe_load(text) or {}
+            data = _document([one for one in yaml.safe_load_all(text) if one is not None], path)
         except (yaml.YAMLError, RecursionError) as error:
             raise Problem(f"config file {path}: {' '.join(str(error).split())}") from None
     else:
@@ -87,13 +102,24 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
+def _document(documents: list[Any], path: Path) -> Any:
+    """The one of a YAML file; of several the HyperPod manifest, which is often kept beside other objects."""
+    if len(documents) > 1:
+        documents = [one for one in documents if is_manifest(one)]
+        if len(documents) != 1:
+            raise Problem(
+                f"config file {path}: several YAML documents: expected one, or one HyperPod manifest among them"
+            )
+    return documents[0] if documents else {}
+
+
 ConfigFile = Annotated[
     Path | None,
     option(
         "--config",
         is_eager=True,
         callback=load_config,
-        help="TOML or YAML file whose keys are these options.",
+        help="TOML or YAML file whose keys are these options; for serve also a HyperPod InferenceEndpointConfig.",
     ),
 ]
 """The `--config` of every command."""
