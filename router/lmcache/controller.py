@@ -25,7 +25,7 @@ from router.lmcache.binding import Bound, Candidate, How, bind
 from router.lmcache.chunks import PromptChunks, Scheme
 from router.lmcache.index import ChunkIndex, Depth, Tier
 from router.lmcache.learn import LEARNT_TOKENS, Found, SeenPrompt, find_scheme, shows
-from router.lmcache.registry import Id, Instances, LmWorker
+from router.lmcache.registry import Instances, LmWorker
 from router.lmcache.settings import ControllerSettings
 from router.lmcache.sockets import ControllerSockets
 from router.lmcache.wire import Answer, Ask, Push
@@ -68,7 +68,6 @@ class LMCacheController:
         self._prompts: deque[SeenPrompt] = deque(maxlen=_MOST_PROMPTS)
         self._to_judge: deque[SeenPrompt] = deque(maxlen=4 * _MOST_PROMPTS)
         self._shown: dict[str, str] = {}
-        self._tries: dict[Id, tuple[int, float]] = {}
         self._group: tuple[dict[Scheme, int], Counter[str]] | None = None
         self._rows: tuple[FleetView | None, dict[str, list[int]]] = (None, {})
         self._task: asyncio.Task[None] | None = None
@@ -310,10 +309,10 @@ class LMCacheController:
             sure = worker.verified and self.bound[worker.instance].worker
             if sure or not worker.recent or self.instances.workers.get(worker.id) is not worker:
                 continue
-            tries, due = self._tries.get(worker.id, (0, 0.0))
-            if now < due:
+            if now < worker.next_try:
                 continue
-            self._tries[worker.id] = tries + 1, now + min(_LOOK_EVERY * 2 ** min(tries // 4, 10), _LEARN_WITHIN / 2)
+            worker.next_try = now + min(_LOOK_EVERY * 2 ** min(worker.tries // 4, 10), _LEARN_WITHIN / 2)
+            worker.tries += 1
             prompts = self._prompts_for(worker)
             recent = list(worker.recent)
             if worker.verified:
@@ -323,8 +322,6 @@ class LMCacheController:
             found = await asyncio.to_thread(find_scheme, prompts, recent, guesses, self.settings.chunk_size)
             if found is not None and self.instances.workers.get(worker.id) is worker:
                 self._found(worker, found, prompts, recent)
-        for name in self._tries.keys() - self.instances.workers.keys():
-            del self._tries[name]
 
     def _prompts_for(self, worker: LmWorker) -> list[SeenPrompt]:
         bound = self.bound[worker.instance].worker

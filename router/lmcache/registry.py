@@ -55,6 +55,8 @@ SYNCED_LOCATION: Final = "LocalCPUBackend"
 _ASK_AGAIN: Final = 30.0
 _SYNC_PATIENCE: Final = 300.0
 _FORGOTTEN_AFTER: Final = 600.0
+_LEAVING: Final = 5.0
+"""Seconds in which a heartbeat may still come of a worker that has deregistered."""
 _NO_PEER: Final = ("", "", 0, "")
 
 Id = tuple[str, int]
@@ -118,6 +120,8 @@ class LmWorker:
     matched: int = 0
     unmatched: int = 0
     warned: bool = False
+    tries: int = 0
+    next_try: float = 0.0
     locations: dict[str, Location] = field(default_factory=dict)
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
 
@@ -158,6 +162,7 @@ class Instances:
         self.index = index
         self.workers: dict[Id, LmWorker] = {}
         self.by_bit: dict[int, LmWorker] = {}
+        self._left: dict[Id, tuple[str, int, float]] = {}
         self.counts: Counter[str] = Counter()
         """What happened, by a closed set of names: also the label of a metric."""
         self._scheme = scheme
@@ -190,7 +195,7 @@ class Instances:
         self._changed()
         return worker
 
-    def _deregister(self, message: DeRegisterMsg) -> None:
+    def _deregister(self, message: DeRegisterMsg, now: float) -> None:
         worker = self.workers.get((message.instance_id, message.worker_id))
         if worker is None:
             self._count_and_say(
@@ -201,14 +206,15 @@ class Instances:
             self.counts["late_deregistrations"] += 1  # of a process whose successor has registered since
             return
         self._drop(worker)
+        self._left[worker.id] = (worker.ip, worker.port, now)
         self.counts["deregistered"] += 1
         log.info("Deregistered instance-worker %s", worker.id)
-        self._changed()
 
     def _drop(self, worker: LmWorker) -> None:
         del self.workers[worker.id]
         del self.by_bit[worker.bit]
         self.index.remove(worker.bit)
+        self._changed()
 
     def emptied(self, worker: LmWorker) -> None:
         """The worker's engine has died. If this process is the same after all, it tells its keys again."""
@@ -219,6 +225,7 @@ class Instances:
 
     def look(self, now: float) -> None:
         """Marks workers whose heartbeat is overdue, and gives up on syncs that have stopped."""
+        self._left = {name: left for name, left in self._left.items() if now - left[2] < _LEAVING}
         for worker in self.workers.values():
             last = worker.registered_at if worker.heartbeat_at is None else worker.heartbeat_at
             if not worker.overdue and now - last > self._patience:
@@ -245,7 +252,6 @@ class Instances:
                 self._drop(worker)
                 self.counts["forgotten"] += 1
                 log.info("Deregistered instance-worker %s: silent, and of no registered worker", worker.id)
-                self._changed()
 
     # -- questions ---------------------------------------------------------------------------------------------
 
@@ -267,6 +273,10 @@ class Instances:
     def _heartbeat(self, message: HeartbeatMsg, now: float) -> Answer:
         worker = self.workers.get((message.instance_id, message.worker_id))
         if worker is None:
+            ip, port, left_at = self._left.get((message.instance_id, message.worker_id), ("", 0, 0.0))
+            if (ip, port) == (message.ip, message.port) and now - left_at < _LEAVING:
+                self.counts["heartbeats_after_deregistration"] += 1
+                return HeartbeatRetMsg()
             log.warning("%s has not been registered, re-register the worker.", (message.instance_id, message.worker_id))
             worker = self.register(message, now)
             if worker is None:
@@ -331,7 +341,7 @@ class Instances:
         """Items `start` to `stop` of a message with a list; the others as a whole."""
         match message:
             case DeRegisterMsg():
-                self._deregister(message)
+                self._deregister(message, now)
             case BatchedKVOperationMsg():
                 self._operations(message, start, stop, now)
             case FullSyncBatchMsg():
