@@ -109,7 +109,8 @@ def judge(
     cause = first_cause(failures or weak)
     assert cause is not None
     sure = bool(failures) and not unread and not cut_short
-    return Judgement(verdict, "high" if sure else "medium", f"{why}: {cause.id} {_one_line(cause.message)}")
+    found = f"{cause.id}{_where(cause, counted)} {_one_line(cause.message)}"
+    return Judgement(verdict, "high" if sure else "medium", f"{why}: {found}")
 
 
 def first_cause(results: Iterable[Result]) -> Result | None:
@@ -193,6 +194,15 @@ def _unknown(counted: list[Result], cut_short: str) -> str:
     if cut_short:
         parts.append(f"the run ended early: {cut_short}")
     return "; ".join(parts)
+
+
+def _where(cause: Result, counted: Iterable[Result]) -> str:
+    """` on w-0 and 2 more`; '' where it is about the whole fleet."""
+    same = {one.target.place for one in counted if one.id == cause.id and one.status is cause.status}
+    if cause.target.kind == "Fleet":
+        return ""
+    others = len(same - {cause.target.place})
+    return f" on {cause.target.name}" + (f" and {others} more" if others else "") + ":"
 
 
 def _one_line(text: str) -> str:

@@ -320,7 +320,7 @@ CHECKS: tuple[Check, ...] = (
         reads="l2CacheBackend; LMCACHE_REMOTE_URL, LMCache's printed configuration and connector lines",
         rule="Fails where the resource asks for one backend and the worker uses another or none; warns instead "
         "where cacheConfigFile is set, which overrides everything else.",
-        hint="operator 3.2.0 replaces redis by tiered storage (sagemaker-hyperpod-cli#431): upgrade it, or set "
+        hint="upgrade operator 3.2.0, which replaces redis by tiered storage (sagemaker-hyperpod-cli#431), or set "
         "LMCACHE_REMOTE_URL on the Deployment",
         run=second_tier_effective,
         stacks=_HYPERPOD,

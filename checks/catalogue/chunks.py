@@ -157,7 +157,7 @@ CHECKS: tuple[Check, ...] = (
         reads="LMCACHE_CHUNK_SIZE, LMCache's printed configuration or /conf; the engine's block size",
         rule="Fails under kvaware where it is not 256: the router's controller takes no configuration. Warns where "
         "workers with a shared second tier differ, or where it is no multiple of the engine's block size.",
-        hint="Leave LMCACHE_CHUNK_SIZE at 256",
+        hint="leave LMCACHE_CHUNK_SIZE at 256",
         run=chunk_sizes,
     ),
     Check(
@@ -168,7 +168,7 @@ CHECKS: tuple[Check, ...] = (
         reads="save_unfull_chunk (true up to LMCache 0.3.10, false since), vllm:request_prompt_tokens",
         rule="Passes with what holds. Warns where unfull chunks are not stored and the median of 50 or more "
         "prompts is shorter than a chunk: such prompts can never hit.",
-        hint="Test with prompts of at least two chunks (512 tokens)",
+        hint="test with prompts of at least two chunks (512 tokens)",
         run=unfull_chunks,
     ),
     Check(
@@ -180,7 +180,7 @@ CHECKS: tuple[Check, ...] = (
         "block size",
         rule="Warns on any difference between workers of one model. Fails where an endpoint picker's block size is "
         "not the engine's.",
-        hint="Start all workers of a model with the same --block-size, --prefix-caching-hash-algo and --kv-cache-dtype",
+        hint="start all workers of a model with the same --block-size, --prefix-caching-hash-algo and --kv-cache-dtype",
         run=block_settings,
     ),
 )

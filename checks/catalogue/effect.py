@@ -241,7 +241,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Skips below 10,000 prompt tokens or 50 requests. Warns below 10 %: the value depends on the "
         "workload. Fails only where nothing was hit although the router's log or the probe shows that prompts "
         "repeat; over the engine's lifetime that is a warning.",
-        hint="See whether requests with one prefix reach one worker (KV501, KV505), and whether it is evicted (KV607)",
+        hint="see whether requests with one prefix reach one worker (KV501, KV505), and whether it is evicted (KV607)",
         run=engine_hits,
         caused_by=("KV142", "KV144"),
         proves=True,
@@ -257,7 +257,7 @@ CHECKS: tuple[Check, ...] = (
         "100,000 tokens or more while tokens were stored and prompts are known to repeat: stored and never "
         "found means that keys differ. Without proof that prompts repeat, or over the engine's lifetime, that "
         "is a warning.",
-        hint="Compare NONE_HASH, PYTHONHASHSEED, hash algorithm and chunk size (KV401-KV404)",
+        hint="compare NONE_HASH, PYTHONHASHSEED, hash algorithm and chunk size (KV401-KV404)",
         run=lookup_hits,
         caused_by=("KV302", "KV303", "KV401", "KV402", "KV403", "KV404", "KV405", "KV605"),
         proves=True,
@@ -272,7 +272,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Passes where tokens were delivered. Warns where lookups hit and nothing was delivered, unless the "
         "engine's own cache held all of it (num_vllm_hit_tokens, which counts what vLLM had, not what LMCache "
         "served).",
-        hint="Look for failed or skipped loads (KV314) and at min_retrieve_tokens",
+        hint="look for failed or skipped loads (KV314) and at min_retrieve_tokens",
         run=delivered,
         caused_by=("KV302", "KV303", "KV311", "KV314"),
         proves=True,
@@ -285,7 +285,7 @@ CHECKS: tuple[Check, ...] = (
         reads="lmcache:request_cache_hit_rate (histogram) and lookup_0_hit_requests",
         rule="The histogram leaves out requests without a hit; they are added again before mean and median are "
         "formed. Skips below 50 requests. Warns where more than 95 % of the requests hit nothing.",
-        hint="See KV602; prompts shorter than a chunk never hit (KV407)",
+        hint="see KV602; prompts shorter than a chunk never hit (KV407)",
         run=distribution,
         caused_by=("KV302", "KV401", "KV402", "KV403", "KV404", "KV602", "KV605"),
     ),
@@ -297,7 +297,7 @@ CHECKS: tuple[Check, ...] = (
         reads="vllm:external_prefix_cache_hits and external_prefix_cache_queries (vLLM 0.10 and newer)",
         rule="Warns where the engine asked its connector and counts no hit although LMCache found tokens that the "
         "engine lacked. Otherwise shows the ratio and that of both caches together.",
-        hint="The scheduler refuses the loads: look at the worker's log for failed loads (KV314)",
+        hint="look at the worker's log for failed loads (KV314): the scheduler refuses what LMCache found",
         run=external_hits,
         caused_by=("KV302", "KV303", "KV603"),
     ),

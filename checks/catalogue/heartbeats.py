@@ -295,7 +295,8 @@ CHECKS: tuple[Check, ...] = (
             "Warns on a heartbeat without an answer in the window. Fails on three or more in a row, up to the last, or "
             "on fewer where the router has dropped the worker."
         ),
-        hint="the router's address changed, or a NetworkPolicy keeps workers from its heartbeat port (9002)",
+        hint="see whether the router's address changed, or a NetworkPolicy keeps workers from its "
+        "heartbeat port (9002)",
         run=heartbeats_lost,
         stacks=CONTROLLER_STACKS,
         caused_by=("KV152", "KV161"),
@@ -310,7 +311,7 @@ CHECKS: tuple[Check, ...] = (
             "Fails when workers are registered and stored tokens more than a minute ago, and the index is empty. Warns "
             "when the router missed messages, or a full report lacks batches."
         ),
-        hint="workers tell of their CPU buffer and disk only: see KV110, then KV204 and KV401",
+        hint="see KV110, then KV204 and KV401: workers tell the router of their CPU buffer and disk only",
         run=index_filled,
         stacks=CONTROLLER_STACKS,
         caused_by=("KV152", "KV110", "KV204"),

@@ -257,7 +257,7 @@ CHECKS: tuple[Check, ...] = (
         "otherwise. Fails where two values differ, between members or between the processes of one. Skips "
         "where one of them did not print it. It covers seed, algorithm and whether vLLM is installed beside "
         "the router.",
-        hint="Set one PYTHONHASHSEED everywhere and install the workers' vLLM in the router's image",
+        hint="set one PYTHONHASHSEED everywhere and install the workers' vLLM in the router's image",
         run=none_hash,
         caused_by=("KV152", "KV402"),
         required=True,
@@ -270,7 +270,7 @@ CHECKS: tuple[Check, ...] = (
         reads="the pods' environment, router and workers; NONE_HASH lines",
         rule="Fails where it is unset, `random` or unequal under kvaware or with a shared second tier. Passes all "
         "the same where every member printed one and the same NONE_HASH: the image sets it then.",
-        hint="Set PYTHONHASHSEED=0 on the router and on every worker",
+        hint="set PYTHONHASHSEED=0 on the router and on every worker",
         run=hash_seed,
     ),
     Check(
@@ -282,7 +282,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Fails under kvaware where a worker uses anything but builtin: the router's controller takes no "
         "configuration. Warns where the algorithm that was asked for could not be loaded (not for builtin "
         "itself: that line is normal), and where workers with a shared second tier differ.",
-        hint="Leave LMCACHE_PRE_CACHING_HASH_ALGORITHM at its default",
+        hint="leave LMCACHE_PRE_CACHING_HASH_ALGORITHM at its default",
         run=hash_algorithm,
     ),
     Check(
@@ -294,7 +294,7 @@ CHECKS: tuple[Check, ...] = (
         rule="LMCache before 0.4.1 hashes tuples with None in them, and before Python 3.12 the hash of None is its "
         "address. Fails on Python 3.11 or older with such an LMCache, under kvaware or with a shared second "
         "tier.",
-        hint="Upgrade LMCache to 0.4.1 or newer, or the image to Python 3.12",
+        hint="upgrade LMCache to 0.4.1 or newer, or the image to Python 3.12",
         run=python_version,
     ),
     Check(
@@ -305,7 +305,7 @@ CHECKS: tuple[Check, ...] = (
         reads="LMCache's own warnings of PYTHONHASHSEED at start",
         rule="Warns where LMCache warned; fails where it did so for prefill and decode apart. Skips where the "
         "log's beginning is missing.",
-        hint="Set PYTHONHASHSEED=0 on the router and on every worker",
+        hint="set PYTHONHASHSEED=0 on the router and on every worker",
         run=seed_warnings,
         caused_by=("KV402",),
     ),

@@ -138,7 +138,7 @@ def _precise_index(snapshot: Snapshot, target: Target, member: str | None) -> Fi
             target,
             *evidence,
             lifetime=lookups.lifetime,
-            hint="Compare block size, hash seed and tokenizer with the engines' (KV903)",
+            hint="compare block size, hash seed and tokenizer with the engines' (KV903)",
         )
     message = f"{lookups.or_zero():.0f} lookups without a hit are too few (needs more than {needed})"
     return skipped(Reason.NO_TRAFFIC, message, target, *evidence)
@@ -184,7 +184,7 @@ def _agrees(
         yield passed(f"agrees with the endpoint picker: {', '.join(good)}", worker.target)
 
 
-SEED_HINT = "Matters only to pickers that take the engines' hashes as their own keys; newer ones compute theirs"
+SEED_HINT = "matters only to pickers that take the engines' hashes as their own keys; newer ones compute theirs"
 
 
 def block_sizes(snapshot: Snapshot) -> list[tuple[int, Evidence]]:
@@ -308,7 +308,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Passes where prefixes were found. Skips up to 50 requests without a hit. Fails where more than 50 "
         "requests found nothing and the index is empty (a warning over the picker's lifetime); warns where it "
         "is not empty, since prompts may be unique.",
-        hint="See whether the prefix plugin is in the picker's configuration and requests carry a prompt it can hash",
+        hint="see whether the prefix plugin is in the picker's configuration and requests carry a prompt it can hash",
         run=prefix_index,
         stacks=STACKS,
         proves=True,
@@ -322,7 +322,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Fails where requests were served and no block was ever admitted, and where more than 50 lookups hit "
         "nothing although blocks were admitted (a warning over the picker's lifetime). Passes where lookups "
         "hit.",
-        hint="Check vLLM's --kv-events-config and its topic kv@POD@MODEL, and that the picker reaches the port",
+        hint="check vLLM's --kv-events-config and its topic kv@POD@MODEL, and that the picker reaches the port",
         run=precise_index,
         stacks=STACKS,
         caused_by=("KV903",),
@@ -337,7 +337,7 @@ CHECKS: tuple[Check, ...] = (
         "PYTHONHASHSEED of the workers",
         rule="Fails where the block sizes differ. Warns where the hash seed differs, which matters only to older "
         "pickers.",
-        hint="Set tokenProcessorConfig.blockSize to the engines' --block-size",
+        hint="set tokenProcessorConfig.blockSize to the engines' --block-size",
         run=configuration,
         stacks=STACKS,
     ),
@@ -349,7 +349,7 @@ CHECKS: tuple[Check, ...] = (
         reads="the endpoint picker's log",
         rule="Warns at one line a minute or more, over the window, of events that could not be read or of scores "
         "that are 0 for want of data.",
-        hint="Match the picker's version with the engines' event format",
+        hint="match the picker's version with the engines' event format",
         run=picker_lines,
         stacks=STACKS,
         caused_by=("KV902",),
@@ -362,7 +362,7 @@ CHECKS: tuple[Check, ...] = (
         reads="metric names of each worker; the picker's options that rename them",
         rule="Fails where a worker does not expose one of the names that the picker reads for its engine (waiting, "
         "running, KV use, and vLLM's cache_config_info).",
-        hint="Give the picker the names of this engine version, or upgrade the engine",
+        hint="give the picker the names of this engine version, or upgrade the engine",
         run=mapped_metrics,
         stacks=STACKS,
     ),

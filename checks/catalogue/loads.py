@@ -189,7 +189,7 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.WARN,
         reads="worker logs",
         rule="Warns when fewer tokens came than were promised; passes when loads were seen and none came short.",
-        hint="the second tier evicts between look-up and load, or the network fails: enlarge it, see KV311",
+        hint="enlarge the second tier, which evicts between look-up and load, or see whether its network fails (KV311)",
         run=partial_loads,
         caused_by=("KV311",),
     ),
@@ -214,7 +214,7 @@ CHECKS: tuple[Check, ...] = (
             "Warns when loads bring fewer tokens a second than the engine computed of prompts over the window (it can "
             "compute more than that), or when LMCache calls loads slow and no speed is known."
         ),
-        hint="the second tier is too slow to help: use a nearer one, or load less from it",
+        hint="use a nearer second tier, or load less from it: this one is too slow to help",
         run=slow_loads,
     ),
 )

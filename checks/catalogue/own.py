@@ -127,7 +127,7 @@ def _index(snapshot: Snapshot, router: Member, index: Json) -> Iterator[Finding]
     evicted = number(counters.get("evicted")) if isinstance(counters, Mapping) else 0.0
     if evicted > 0:
         message = f"the index is at its limit: {evicted:.0f} blocks were dropped from it that workers still have"
-        yield warned(message, router.target, evidence, hint="Give the router a larger --index-limit-mib")
+        yield warned(message, router.target, evidence, hint="give the router a larger --index-limit-mib")
     yield from _empty(snapshot, router, blocks)
     yield passed(
         f"the index holds {total:.0f} blocks of {sum(map(bool, blocks.values()))} workers", router.target, evidence
@@ -221,7 +221,7 @@ CHECKS: tuple[Check, ...] = (
         reads="/workers of the admin port",
         rule="Fails where the router has no worker, does not know one that was given, or a worker is down. Warns "
         "where one is starting or draining.",
-        hint="Start the worker, or register it: POST /workers on the admin port",
+        hint="start the worker, or register it: POST /workers on the admin port",
         run=registered,
         stacks=STACKS,
         required=True,
@@ -235,7 +235,7 @@ CHECKS: tuple[Check, ...] = (
         rule="For modes that look at caches. Fails where a worker publishes none (it is then routed by guess) or "
         "events were lost; warns where the source is not connected yet, events could not be read, or gaps "
         "were not repaired.",
-        hint="Start the engine with KV events on, or give the worker kv=tcp://HOST:PORT and replay=tcp://HOST:PORT",
+        hint="start the engine with KV events on, or give the worker kv=tcp://HOST:PORT and replay=tcp://HOST:PORT",
         run=events,
         stacks=STACKS,
         caused_by=("KV951",),
@@ -250,7 +250,7 @@ CHECKS: tuple[Check, ...] = (
         rule="For modes that look at caches. Skips below 20 blocks of prompt tokens. Fails where the index is "
         "empty after more; warns where a worker with live events and 20 answers has no block in it, and where "
         "the index is at its limit.",
-        hint="See KV952; engines with prefix caching off publish no blocks",
+        hint="see KV952; engines with prefix caching off publish no blocks",
         run=index_filled,
         stacks=STACKS,
         caused_by=("KV952", "KV142"),
@@ -265,7 +265,7 @@ CHECKS: tuple[Check, ...] = (
         rule="For modes that look at caches. Fails where the router takes a block size that the engine has not. "
         "Warns where a block size or the models are not known, workers of a model differ, the router's "
         "tokenizer is distrusted, or more than half of the decisions did without the prompt's blocks.",
-        hint="Start all workers of a model with one --block-size, and give the router the engines' tokenizer",
+        hint="start all workers of a model with one --block-size, and give the router the engines' tokenizer",
         run=agreement,
         stacks=STACKS,
         caused_by=("KV952",),

@@ -223,7 +223,7 @@ CHECKS: tuple[Check, ...] = (
         rule="For modes that look at caches. Skips below 20 answers that report cached tokens. Passes where the "
         "differences add up to at most 20 % of what was predicted or reported, whichever is more; warns above. "
         "Tokens that a connector loaded (LMCache) are no mistake: KV events do not tell of them.",
-        hint="See whether KV events arrive (KV952), block sizes and tokens agree (KV957); vLLM needs "
+        hint="see whether KV events arrive (KV952), block sizes and tokens agree (KV957); vLLM needs "
         "--enable-prompt-tokens-details",
         run=predictions,
         stacks=STACKS,
@@ -239,7 +239,7 @@ CHECKS: tuple[Check, ...] = (
         rule="For modes that look at caches. Skips below 20 decisions. Passes where 5 % went to a worker with a "
         "cached prefix, warns below. Fails where none of 50 did although prompts are known to repeat; without "
         "that it skips.",
-        hint="See KV952 to KV954 and KV957",
+        hint="see KV952 to KV954 and KV957",
         run=kv_decided,
         stacks=STACKS,
         caused_by=("KV951", "KV957"),
@@ -255,7 +255,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Warns where requests were refused because no worker could take them, where more than 5 % of the "
         "attempts at a worker failed, and where one worker got more than three times the median while "
         "requests wait there and another idles.",
-        hint="Add workers, look at the failing one's log, or raise the busy thresholds",
+        hint="add workers, look at the failing one's log, or raise the busy thresholds",
         run=load,
         stacks=STACKS,
         caused_by=("KV951",),

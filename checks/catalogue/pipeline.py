@@ -249,7 +249,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Fails where it does not answer, answers with another status than 200, or with something that is not "
         "Prometheus text. Skips workers that are not ready, and where no page was asked for and Prometheus "
         "does not scrape it.",
-        hint="Compare the port with the engine's --port (KV131)",
+        hint="compare the port with the engine's --port (KV131)",
         run=pages,
         caused_by=("KV951", "KV004", "KV131"),
     ),
@@ -261,7 +261,7 @@ CHECKS: tuple[Check, ...] = (
         reads="families on each worker's page that begin with lmcache",
         rule="Warns where LMCache runs in the engine and none is there: it counts in other processes than the one "
         "that answers, unless they share a directory. Skips young workers and multi-process mode.",
-        hint="Set PROMETHEUS_MULTIPROC_DIR to a path inside the container, such as /tmp/prometheus",
+        hint="set PROMETHEUS_MULTIPROC_DIR to a path inside the container, such as /tmp/prometheus",
         run=lmcache_families,
         caused_by=("KV302", "KV701"),
     ),
@@ -273,7 +273,7 @@ CHECKS: tuple[Check, ...] = (
         reads="PROMETHEUS_MULTIPROC_DIR and the container's volume mounts",
         rule="Warns where the directory is on a volume that outlives a restart of the container (an emptyDir lives "
         "as long as the pod): counters of dead processes are then still added.",
-        hint="Use a path of the container's own file system, or empty the directory at start",
+        hint="use a path of the container's own file system, or empty the directory at start",
         run=multiprocess_files,
     ),
     Check(
@@ -284,7 +284,7 @@ CHECKS: tuple[Check, ...] = (
         reads="up and the age of the newest sample of each worker, in Prometheus",
         rule="Fails where up is 0. Warns where Prometheus has no target for a ready worker, or its newest sample "
         "is older than three scrape intervals.",
-        hint="Enable the chart's ServiceMonitor and compare its labels with the Service's",
+        hint="enable the chart's ServiceMonitor and compare its labels with the Service's",
         run=prometheus_targets,
         caused_by=("KV131", "KV701"),
     ),
@@ -296,7 +296,7 @@ CHECKS: tuple[Check, ...] = (
         reads="vllm:gpu_cache_usage_perc and gpu_prefix_cache_* (old), vllm:kv_cache_usage_perc and prefix_cache_* "
         "(new)",
         rule="Passes with which names are there. Warns where workers differ: dashboards then show a part of the fleet.",
-        hint="Finish the rollout; update dashboards to the names of this vLLM",
+        hint="finish the rollout; update dashboards to the names of this vLLM",
         run=name_epochs,
         caused_by=("KV154",),
     ),
@@ -308,7 +308,7 @@ CHECKS: tuple[Check, ...] = (
         reads="names that begin with vllm or lmcache, with `:` or with `_`",
         rule="Passes for either spelling (exporters such as an OpenTelemetry collector write `_`). Warns where "
         "both are there.",
-        hint="Scrape each worker in one way only",
+        hint="scrape each worker in one way only",
         run=name_spelling,
     ),
 )

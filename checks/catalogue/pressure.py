@@ -170,7 +170,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Warns where requests were preempted in the window, or where the cache was above 95 % in more than "
         "half of the engine's lines (without at least six lines: is above 95 % now) and requests wait. What "
         "was just stored is then evicted, which explains few hits.",
-        hint="Add workers or KV cache memory, or shorten what is kept; few hits are then no fault of the routing",
+        hint="add workers or KV cache memory, or shorten what is kept; few hits are then no fault of the routing",
         run=pressure,
     ),
     Check(
@@ -181,7 +181,7 @@ CHECKS: tuple[Check, ...] = (
         reads="the prefix cache's hit ratio of each worker; LMCache's chunks held against the controller's keys",
         rule="Skips where fewer than two ready workers of a model saw 1,000 prompt tokens. Warns where the highest "
         "and the lowest ratio are more than 25 points apart.",
-        hint="See where requests go (KV501, KV505) and whether one worker differs in its settings (KV408)",
+        hint="see where requests go (KV501, KV505) and whether one worker differs in its settings (KV408)",
         run=spread,
         caused_by=("KV408", "KV142", "KV607"),
     ),
@@ -192,7 +192,7 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.PASS,
         reads="vllm:time_to_first_token_seconds; the probe's streamed requests, cold and warm",
         rule="Shows numbers and judges nothing (KV807 judges the probe's). Skips where there are none.",
-        hint="Send traffic, or give --probe",
+        hint="send traffic, or give --probe",
         run=latency,
     ),
 )

@@ -160,8 +160,8 @@ CHECKS = (
         rule="Of the repeats that went to the worker that had the prompt. Passes where each found at least 90 % of the "
         "whole blocks of all but its last token (LMCache's chunks where the engine's own cache is off). Fails where "
         "none found anything, warns in between. An answer that does not say is unknown, not 0.",
-        hint="The engine does not keep prompts: check prefix caching (KV142) and the pressure on its cache (KV607); "
-        "start vLLM with --enable-prompt-tokens-details where it does not tell",
+        hint="check prefix caching (KV142) and the pressure on the engine's cache (KV607); start vLLM with "
+        "--enable-prompt-tokens-details where it does not tell",
         caused_by=("KV142", "KV144"),
     ),
     probe_check(
@@ -172,8 +172,8 @@ CHECKS = (
         reads="the prompt sent straight to an engine that has not served it; what its LMCache found",
         rule="Passes where LMCache there had some of the prompt, fails where it had nothing although both engines "
         "share a second tier. Skips where no two workers share one, and where every worker has the prompt by now.",
-        hint="Stored under other keys or elsewhere: compare NONE_HASH (KV401), PYTHONHASHSEED (KV402), the backend "
-        "(KV114) and its health (KV311)",
+        hint="compare NONE_HASH (KV401), PYTHONHASHSEED (KV402), the backend (KV114) and its health (KV311): "
+        "the prompt is stored under other keys, or elsewhere",
         caused_by=("KV401", "KV402", "KV302", "KV303", "KV311", "KV312", "KV605"),
     ),
     probe_check(
@@ -184,7 +184,7 @@ CHECKS = (
         reads="time to the first token of a new prompt and of the same again, both streamed, by kvctl's own clock",
         rule="Shows both times. Warns where the second, and a third that is then sent, is not quicker for a prompt of "
         "at least 2,000 tokens: loading from the cache then takes as long as computing.",
-        hint="See how fast the second tier is (KV316) and whether the GPU's own cache is under pressure (KV607)",
+        hint="see how fast the second tier is (KV316) and whether the GPU's own cache is under pressure (KV607)",
         caused_by=("KV802",),
     ),
     probe_check(
@@ -195,7 +195,7 @@ CHECKS = (
         reads="with --probe-heartbeat: the prompt again after the controller's timeout and 15 s; registered workers",
         rule="Fails where fewer workers are registered than before the wait, or where kvaware found the prompt before "
         "and does not find it after.",
-        hint="Set LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME below the router's --lmcache-worker-timeout (KV207)",
+        hint="set LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME below the router's --lmcache-worker-timeout (KV207)",
         caused_by=("KV207", "KV208"),
     ),
 )

@@ -176,7 +176,7 @@ CHECKS = (
         "fallback can look the same. Fails where the repeats spread as they would by chance (10 %), and where kvaware "
         "found no cache for any. Warns in between. Repeats: so many that a router without a memory keeps them "
         "together in one of a hundred runs, 3 to 10.",
-        hint="The router does not know where prompts are cached: see the registrations (KV2xx) and the hashes (KV4xx)",
+        hint="see the registrations (KV2xx) and the hashes (KV4xx): the router does not know where prompts are cached",
         caused_by=("KV152", "KV401", "KV402", "KV201", "KV202", "KV209", "KV121", "KV123"),
         proves=True,
     ),
@@ -188,7 +188,7 @@ CHECKS = (
         reads="response headers that name a worker, the router's line about the request id, counters of the workers",
         rule="Passes where each request of the probe can be put to a worker, warns where only some can, skips where "
         "none can: KV801 then says nothing.",
-        hint="Give the workers with --worker and the router's log with --log, so that lines and counters can be read",
+        hint="give the workers with --worker and the router's log with --log, so that lines and counters can be read",
     ),
     probe_check(
         "KV805",
@@ -197,7 +197,7 @@ CHECKS = (
         shared_prefix,
         reads="the prompt with another end of 64 tokens; who served it",
         rule="Passes where it goes to the worker that has the beginning; a single request, so it warns at most.",
-        hint="Raise the router's match limits (--kv-aware-threshold, --prefix-min-match-length), or look for load that "
+        hint="raise the router's match limits (--kv-aware-threshold, --prefix-min-match-length), or look for load that "
         "outweighs the cache",
         caused_by=("KV801",),
     ),
@@ -209,7 +209,7 @@ CHECKS = (
         reads="the prompt as a chat, twice; who served it",
         rule="kvaware of the production stack never routes chats by cache; that is told and passes. For all others it "
         "passes where both chats went to one worker and warns otherwise.",
-        hint="Send completions where the router can match only those (KV122), or a strategy that reads chats",
+        hint="send completions where the router can match only those (KV122), or a strategy that reads chats",
         caused_by=("KV801", "KV122"),
     ),
 )

@@ -298,7 +298,7 @@ CHECKS: tuple[Check, ...] = (
             "worker, two losses within ten minutes warn. A worker of which nothing was read is unknown, never "
             "unregistered, unless the router's log is complete."
         ),
-        hint="a dropped worker stays unknown until it restarts or sends a heartbeat (KV207)",
+        hint="restart the dropped worker, or give it heartbeats (KV207): it stays unknown until then",
         run=last_event,
         stacks=CONTROLLER_STACKS,
         caused_by=("KV152", "KV302", "KV203", "KV207", "KV208"),
@@ -314,7 +314,8 @@ CHECKS: tuple[Check, ...] = (
             "until a restart), or when a complete log shows no attempt. Warns when an attempt has no answer after a "
             "minute; versions before 0.3.12 get none."
         ),
-        hint="was the router up when the worker started; do LMCACHE_CONTROLLER_REPLY_URL, port and versions fit",
+        hint="see whether the router was up when the worker started, and whether reply URL, port (KV160) "
+        "and versions (KV152) fit",
         run=worker_side,
         stacks=CONTROLLER_STACKS,
         caused_by=("KV152", "KV302", "KV160", "KV162", "KV163"),

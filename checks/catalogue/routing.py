@@ -230,7 +230,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Skips below 20 routed requests. Passes from 5 % on, warns below. Fails where none of 50 or more was "
         "routed by cache although an engine hit ratio above 10 % or the probe shows that prompts repeat; "
         "without that it skips, since prompts may be unique.",
-        hint="See registration (KV2xx) and whether keys agree (KV4xx); chat requests are never routed by cache (KV122)",
+        hint="see registration (KV2xx) and whether keys agree (KV4xx); chat requests are never routed by cache (KV122)",
         run=kv_routed,
         stacks=STACKS,
         caused_by=NEEDS,
@@ -246,7 +246,7 @@ CHECKS: tuple[Check, ...] = (
         "id` (DEBUG)",
         rule="Skips where the router's level hides misses. Warns above 80 % of 20 or more lookups; fails where all "
         "of 50 or more missed although prompts are known to repeat.",
-        hint="See KV2xx and KV4xx. At --log-level debug the router also logs request headers, with bearer tokens: "
+        hint="see KV2xx and KV4xx. At --log-level debug the router also logs request headers, with bearer tokens: "
         "briefly only",
         run=misses,
         stacks=STACKS,
@@ -261,7 +261,7 @@ CHECKS: tuple[Check, ...] = (
         "(vLLM, SGLang, TensorRT-LLM)",
         rule="Skips below 20 requests. Warns where one worker got more than three times the median and requests "
         "wait there while another runs none.",
-        hint="kvaware has no load term: use loadaware, or a router that weighs load",
+        hint="use loadaware, or a router that weighs load: kvaware has no load term",
         run=load_skew,
     ),
     Check(
@@ -272,7 +272,7 @@ CHECKS: tuple[Check, ...] = (
         reads="--prefix-min-match-length and the tag of the router's image",
         rule="Fails where it is above 0 on a router before 0.1.12, which then never fills its tree; warns where "
         "the version is not known.",
-        hint="Leave --prefix-min-match-length at 0",
+        hint="leave --prefix-min-match-length at 0",
         run=prefix_aware,
         stacks=STACKS,
     ),
@@ -284,7 +284,7 @@ CHECKS: tuple[Check, ...] = (
         reads="--session-key and the share of requests routed by cache",
         rule="Passes with what happens to misses. Warns where kvaware has no session key and more than 80 % of 20 "
         "or more requests were not routed by cache.",
-        hint="Give the router --session-key",
+        hint="give the router --session-key",
         run=session_key,
         stacks=STACKS,
         caused_by=("KV501",),

@@ -205,8 +205,8 @@ CHECKS: tuple[Check, ...] = (
         "--expect-strategy",
         rule="Fails where --expect-strategy is given and the effective strategy differs or there is none. Without "
         "it: passes and names the strategy, or is skipped where none can be seen.",
-        hint="HyperPod accepts intelligentRoutingSpec only on a new deployment: delete and create it again with "
-        "enabled: true",
+        hint="delete the resource and create it again with enabled: true: HyperPod accepts intelligentRoutingSpec "
+        "only on a new one",
         run=routing_enabled,
     ),
     Check(

@@ -127,7 +127,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Fails at one KeyError that names an LMCache instance: each such request was answered with 500. Warns "
         "at any other KeyError or IndexError, at three or more failures within the window to reach a ready engine, "
         "and where more than 5 % of 20 or more requests had to be sent again.",
-        hint="A matched instance has no endpoint: see KV205 and KV206",
+        hint="see KV205 and KV206: a matched instance has no endpoint",
         run=router_errors,
         stacks=STACKS,
         caused_by=("KV123", "KV124", "KV205", "KV206"),
@@ -140,7 +140,7 @@ CHECKS: tuple[Check, ...] = (
         reads="the router's line `Instance id to ip mapping: {…}`",
         rule="Fails where None stands in it, warns where it has fewer entries than there are ready workers. Skips "
         "where it was not printed.",
-        hint="See KV205: the controller must know each worker's address",
+        hint="see KV205: the controller must know each worker's address",
         run=instance_map,
         stacks=STACKS,
         caused_by=("KV123", "KV124", "KV201", "KV202", "KV205"),

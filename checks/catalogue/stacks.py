@@ -255,7 +255,7 @@ CHECKS: tuple[Check, ...] = (
         rule="For --router-mode kv. Fails where requests were routed and no event was ever applied: the router "
         "then guesses. Warns at dropped events, at workers whose events do not come, at another block size "
         "than the engine's, and where 50 or more requests found nothing. Skips before the first request.",
-        hint="Start the workers with KV events (--kv-events-config) and see that the router reaches them",
+        hint="start the workers with KV events (--kv-events-config) and see that the router reaches them",
         run=dynamo,
         stacks=frozenset({Stack.DYNAMO}),
         proves=True,
@@ -267,7 +267,7 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.WARN,
         reads="sglang:cached_tokens_total and prompt_tokens_total (the gauge cache_hit_rate is of the last batch only)",
         rule="Skips below 10,000 prompt tokens. Warns below 10 %. A missing series of cached tokens means none.",
-        hint="See whether requests with one prefix reach one worker (KV505)",
+        hint="see whether requests with one prefix reach one worker (KV505)",
         run=sglang,
         proves=True,
     ),
@@ -280,7 +280,7 @@ CHECKS: tuple[Check, ...] = (
         "tokens_per_block",
         rule="Fails where the router's block size is not the engine's tokens_per_block. Warns below 10 % reuse. "
         "Skips below 10,000 tokens.",
-        hint="Set the router's block size to kv_cache_config.tokens_per_block",
+        hint="set the router's block size to kv_cache_config.tokens_per_block",
         run=tensorrt_llm,
         proves=True,
     ),
@@ -294,7 +294,7 @@ CHECKS: tuple[Check, ...] = (
         rule="Fails where the server dropped a worker in the window (an idle one is reaped, its later stores and "
         "loads fail). Warns where it did so earlier and nothing shows that the worker is back, at timeouts, at failed "
         "allocations or fetches, and below 5 % found.",
-        hint="Upgrade LMCache or raise the server's idle timeout; restart the worker that was dropped",
+        hint="upgrade LMCache or raise the server's idle timeout; restart the worker that was dropped",
         run=multi_process,
     ),
 )

@@ -96,8 +96,8 @@ CHECKS: tuple[Check, ...] = (
         "LMCache's lines a request where there is no metric",
         rule="Skips below 20 chunks of new prompt tokens. Fails where nothing was stored, warns below 1 %; over "
         "the engine's lifetime both are warnings.",
-        hint="The connector is inactive (KV141, KV302), the CPU cache is off (KV110), or prompts are shorter than "
-        "a chunk",
+        hint="see whether the connector is active (KV141, KV302), the CPU buffer on (KV110), and prompts longer than a "
+        "chunk",
         run=stores,
         caused_by=("KV302", "KV303", "KV110", "KV141"),
     ),

@@ -117,7 +117,7 @@ class _Printer:
 
 
 def _heading(diagnosis: Diagnosis) -> Text:
-    told = [str(diagnosis.stack) if diagnosis.stack != "unknown" else "stack unknown"]
+    told = [f"stack {diagnosis.stack}"]
     told += [f"namespace {diagnosis.namespace}"] if diagnosis.namespace else []
     told += [f"context {diagnosis.context}"] if diagnosis.context else []
     told += [diagnosis.sampled] if diagnosis.sampled else []
@@ -248,10 +248,11 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 
 def _first(diagnosis: Diagnosis) -> Result | None:
-    """What to look at first: the worst of what was found; where nothing can be said, what could not be read."""
+    """What to look at first: the worst of what was found; where nothing can be said, what hid it."""
     if diagnosis.verdict is not Verdict.INCONCLUSIVE:
         return first_cause(diagnosis.results)
-    return next((one for one in diagnosis.results if one.status is Status.ERROR and one.hint), None)
+    unread = next((one for one in diagnosis.results if one.status is Status.ERROR and one.hint), None)
+    return unread or first_cause(one for one in diagnosis.results if one.status is Status.FAIL)
 
 
 def _brief(result: Result) -> str:

@@ -88,3 +88,9 @@ def test_a_check_is_found_by_its_id_in_any_case() -> None:
     assert by_id("kv001").id == "KV001"
     with pytest.raises(UnknownCheck, match="KV000"):
         by_id("KV000")
+
+
+def test_hints_say_what_to_do_in_one_style() -> None:
+    """They follow `hint:` and `First:`, so they begin small unless with a name."""
+    odd = [one.id for one in ALL if one.hint[:1].isupper() and one.hint.split()[0].rstrip(":,").istitle()]
+    assert odd == []

@@ -180,3 +180,16 @@ def test_without_known_workers_nothing_is_partial() -> None:
         result("KV203", PASS, Group.REGISTRATION, Target("Process", "", "b")),
     ]
     assert judge(results, CHECKS, frozenset()).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        ([Target()], "KV401 message"),
+        ([pod("w-0")], "KV401 on w-0: message"),
+        ([pod("w-0"), pod("w-1"), pod("w-2")], "KV401 on w-0 and 2 more: message"),
+    ],
+)
+def test_the_sentence_tells_where(targets: list[Target], told: str) -> None:
+    found = [result("KV401", FAIL, Group.IDENTITY, one) for one in targets]
+    assert told in judge(found, CHECKS, WORKERS).why

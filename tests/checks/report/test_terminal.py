@@ -221,6 +221,11 @@ def test_an_inconclusive_verdict_with_unreadable_sources_says_what_to_do_about_t
     assert "First: grant the Role (docs/checks/KV001.md)." in printed(diagnosis(denied, verdict=Verdict.INCONCLUSIVE))
 
 
+def test_an_inconclusive_verdict_with_a_failure_says_what_to_do_about_it() -> None:
+    hidden = result("KV701", Status.FAIL, Group.METRICS, hint="compare the port")
+    assert "First: compare the port (docs/checks/KV701.md)." in printed(diagnosis(hidden, verdict=Verdict.INCONCLUSIVE))
+
+
 def test_a_working_system_has_nothing_to_do() -> None:
     one = diagnosis(result("KV501", Status.PASS), verdict=Verdict.WORKING)
     assert "First:" not in printed(one)
