@@ -150,6 +150,8 @@ class RoutingCore:
             self.loads.given_up[slot] += self.index.blocks(slot)
             self.index.clear(slot)
             self.predictions.drop(slot)
+            if self.truth is not None:
+                self.truth.cleared(slot)
             if self.capacity is not None:
                 self.capacity.drop(slot)
             if self.timing is not None:
@@ -168,6 +170,8 @@ class RoutingCore:
             self._lower_tiers = isinstance(event, BlockMoved) or event.tier is not Tier.DEVICE
         if isinstance(event, BlockRemoved) and event.tier in (Tier.DEVICE, None) and len(self.index.gone):
             self.predictions.remove(slot, self.index.gone)
+            if self.truth is not None:
+                self.truth.removed(slot, self.index.gone)
             self.loads.given_up[slot] += len(self.index.gone)
         elif isinstance(event, BlockMoved) and event.source is Tier.DEVICE:
             self.loads.given_up[slot] += len(event.hashes)
@@ -255,13 +259,13 @@ class RoutingCore:
             disk = np.where(mine, its_disk, disk)
             shared = np.where(mine, its_shared, shared)
             new_blocks = np.where(mine, fresh, new_blocks)
+        trust = None if self.truth is None else self.truth.weights(slots)
+        if trust is not None:
+            device, host, disk, shared = ((blocks * trust).astype(np.int64) for blocks in (device, host, disk, shared))
         if request.chunks is not None and self.chunks is not None:
             host, disk = self.chunks.raised(request.chunks, view, device, host, disk)
         if self.shared is not None:
             shared = shared_beyond(request, view, self.shared, device + host + disk)
-        trust = None if self.truth is None else self.truth.weights(slots)
-        if trust is not None:
-            device, host, disk, shared = ((blocks * trust).astype(np.int64) for blocks in (device, host, disk, shared))
         return Candidates(
             workers=view.workers,
             ranks=view.ranks,
@@ -445,16 +449,22 @@ class RoutingCore:
         if not told and self.loads.given_up[slot] == booking.given_up_before:
             self.predictions.add(slot, keys, now, ttl=ttl)
 
-    def reported(self, decision: Decision, booking: Booking, worker: Worker, cached: int, now: float) -> None:
+    def reported(
+        self, request: RouteRequest, decision: Decision, booking: Booking, worker: Worker, cached: int, now: float
+    ) -> None:
         """The engine says how many tokens of a request's one prompt it found in its cache."""
-        told = decision.candidates.told
+        told, size = decision.candidates.told, decision.block_size
         if self.truth is None or told is None:
             return
         by_then = booking.given_up_by_then
         given_up = int(self.loads.given_up[booking.slot] if by_then is None else by_then) - booking.given_up_before
-        blocks = int(told[decision.winner]) - given_up
-        promised = reusable_tokens(max(blocks, 0), decision.prompt_tokens, decision.block_size)
-        self.truth.answered(worker, promised, cached, now)
+        blocks = max(int(told[decision.winner]) - given_up, 0)
+        promised = reusable_tokens(blocks, decision.prompt_tokens, size)
+        keys, first = request.keys.get(size), cached // size if size else 0
+        missing = None
+        if worker.tells and keys is not None and 0 <= first < len(keys):
+            missing = booking.slot, int(keys[first])
+        self.truth.answered(worker, promised, cached, now, missing)
 
     def _degraded(self, request: RouteRequest, policy: Policy, candidates: Candidates) -> tuple[Degraded, ...]:
         """What a policy that looks at blocks had to do without; nothing for the others."""

@@ -145,7 +145,8 @@ class RequestDispatcher:
         self.waiting.poke()
 
     def reported(self, leg: RoutedLeg, cached_tokens: int) -> None:
-        self.core.reported(leg.decision, leg.booking, leg.worker, cached_tokens, self._clock())
+        now = self._clock()
+        self.core.reported(leg.request, leg.decision, leg.booking, leg.worker, cached_tokens, now)
 
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
         if outcome is Outcome.OK and leg.gap_s:

@@ -236,6 +236,8 @@ class Router:
         while True:
             await asyncio.sleep(_RECLAIM_EVERY)
             self.core.reclaim()
+            if self.core.truth is not None:
+                self.core.truth.settle(time.monotonic())
 
     async def stop(self) -> None:
         await self.plane.stop(self.settings.drain_timeout)

@@ -6,10 +6,10 @@ enough answers, the index is distrusted: its overlap counts only times the confi
 resynchronised (its events replayed from the beginning, or what is known of it dropped), at growing intervals until the
 reports agree again.
 
-Only what the index itself says is judged, never predict-on-route, so a late "stored" event is no shortfall; blocks that
-the worker gave up between the decision and the first token explain a shortfall, so a late "removed" event is none
-either. Pure: no I/O, no clock. Cost: a few float operations an answer that reports; nothing on a decision unless a
-worker is distrusted.
+Only what the index itself says is judged, never predict-on-route, so a late "stored" event is no shortfall. Nor is a
+late "removed" event: a shortfall counts only if the first block that was missing is not told as removed within a grace
+time. Pure: no I/O, no clock. Cost: a few float operations an answer that reports, a look-up a removed block while
+shortfalls wait for their verdict; nothing on a decision unless a worker is distrusted.
 """
 
 from __future__ import annotations
@@ -22,36 +22,51 @@ import numpy as np
 
 from router.fleet.worker import Worker
 from router.model import FloatArray, IntArray
+from router.prefix.hashing import Keys
 
 log = logging.getLogger("kvctl.truth")
+
+_MOST_WAITING = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class TruthSettings:
     """`threshold` and `restored`: confidence (0..1) below which an index is distrusted and from which on it is trusted
-    again. `weight`: of the newest answer in the mean. `answers`: how many are judged before a verdict. `backoff`:
-    seconds to the second resynchronisation, doubled each time up to `longest_backoff`."""
+    again. `weight`: of the newest answer in the mean. `answers`: how many are judged before a verdict. `grace`: seconds
+    that the event which explains a shortfall may be late. `backoff`: seconds to the second resynchronisation, doubled
+    each time up to `longest_backoff`."""
 
     threshold: float = 0.5
     restored: float = 0.8
     weight: float = 0.1
     answers: int = 10
+    grace: float = 2.0
     backoff: float = 10.0
     longest_backoff: float = 600.0
 
 
 @dataclass(slots=True)
 class IndexTrust:
-    """One worker. `answers` were judged since it came, `shortfalls` of them reported less than was promised.
+    """One worker. `answers` were judged since it came, `shortfalls` of them reported less than was promised, and all of
+    them together `reused` tokens.
     `resync_at`: the core's clock before which there is no further resynchronisation."""
 
     confidence: float = 1.0
     answers: int = 0
     shortfalls: int = 0
+    reused: int = 0
     distrusted: bool = False
     resyncs: int = 0
     resync_at: float = float("-inf")
     backoff: float = 0.0
+
+
+@dataclass(slots=True)
+class _Shortfall:
+    worker: Worker
+    kept: float
+    reported: int
+    due: float
 
 
 class TruthLoop:
@@ -66,6 +81,7 @@ class TruthLoop:
         self.resync: Callable[[Worker, str], None] = _nobody
         self._trust: dict[str, IndexTrust] = {}
         self._distrusted: dict[str, Worker] = {}
+        self._waiting: dict[tuple[int, int], list[_Shortfall]] = {}
 
     def of(self, worker: Worker) -> IndexTrust:
         """What is known of a worker; a fresh one before its first judged answer."""
@@ -73,21 +89,57 @@ class TruthLoop:
 
     def forget(self, worker: Worker) -> None:
         """Its process is gone: the next one starts trusted."""
+        for slot in worker.slots:
+            self.cleared(slot)
         self._trust.pop(worker.id, None)
         if self._distrusted.pop(worker.id, None) is not None:
             self._weigh()
 
-    def answered(self, worker: Worker, promised: int, reported: int, now: float) -> None:
-        """An answer of `worker` reported so many cached tokens where its index had promised so many. Nothing was
-        promised: nothing to judge."""
-        if promised <= 0 or worker.removed:
+    def answered(
+        self, worker: Worker, promised: int, reported: int, now: float, missing: tuple[int, int] | None = None
+    ) -> None:
+        """An answer of `worker` reported so many cached tokens where its index had promised so many. `missing`: the
+        slot and the key of the first block that the engine did not find, where events would tell its removal. Nothing
+        was promised: nothing to judge."""
+        self.settle(now)
+        if promised <= 0:
+            return
+        kept = min(max(reported, 0) / promised, 1.0)
+        if kept == 1.0 or missing is None or len(self._waiting) >= _MOST_WAITING:
+            self._judge(worker, kept, reported, now)
+        else:
+            shortfall = _Shortfall(worker, kept, reported, now + self.settings.grace)
+            self._waiting.setdefault(missing, []).append(shortfall)
+
+    def removed(self, slot: int, keys: Keys) -> None:
+        """The worker of `slot` says that it gave up these blocks: shortfalls that they explain are none."""
+        if self._waiting:
+            for key in keys.tolist():
+                self._waiting.pop((slot, key), None)
+
+    def cleared(self, slot: int) -> None:
+        """Nothing of what the index said of `slot` counts any more."""
+        for missing in [missing for missing in self._waiting if missing[0] == slot]:
+            del self._waiting[missing]
+
+    def settle(self, now: float) -> None:
+        """Judge the shortfalls that nothing has explained in time. To be called now and then."""
+        while self._waiting:
+            missing = next(iter(self._waiting))
+            if self._waiting[missing][0].due > now:
+                return
+            for shortfall in self._waiting.pop(missing):
+                self._judge(shortfall.worker, shortfall.kept, shortfall.reported, now)
+
+    def _judge(self, worker: Worker, kept: float, reported: int, now: float) -> None:
+        if worker.removed:
             return
         trust = self._trust.get(worker.id)
         if trust is None:
             trust = self._trust[worker.id] = IndexTrust()
-        kept = min(reported / promised, 1.0)
         trust.answers += 1
         trust.shortfalls += kept < 1.0
+        trust.reused += reported
         trust.confidence += self.settings.weight * (kept - trust.confidence)
         if trust.distrusted:
             self._review(worker, trust, now)
@@ -98,11 +150,15 @@ class TruthLoop:
         trust.distrusted = True
         trust.backoff = self.settings.backoff
         self._distrusted[worker.id] = worker
+        hint = "Are all its KV-event sources followed, and is its block size right?"
+        if not trust.reused:
+            hint = "It has never reported a cached token; if it never does, use --no-truth-loop."
         log.warning(
             "Worker %s: its engine reuses %.0f%% of what its KV events promise; its cached blocks count that much less "
-            "until they agree. Are all its KV-event sources followed, and is its block size right?",
+            "until the two agree. %s",
             worker.id,
             100 * trust.confidence,
+            hint,
         )
         self._learn_anew(worker, trust, now)
         self._weigh()

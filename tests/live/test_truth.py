@@ -65,7 +65,9 @@ def row(decision: dict[str, Any], worker: str) -> dict[str, Any]:
 
 def metric(router: RunningRouter, name: str) -> float:
     text = router.control.get("/metrics").text
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,7 @@ def test_a_worker_whose_engine_reuses_less_than_promised_loses_credit_and_gets_i
         assert decision["degraded"] == []
     assert not trust(router)["distrusted"]
     pinned(router, 9)
+    router.wait("the events that would explain it are late no more", lambda: trust(router)["distrusted"])
     found = trust(router)
     assert (found["distrusted"], found["answers"], found["shortfalls"], found["resyncs"]) == (True, 10, 10, 1)
     assert "learnt anew" in router.log()

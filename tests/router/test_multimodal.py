@@ -122,6 +122,7 @@ async def test_a_prompt_that_is_computed_anew_for_its_log_probabilities_judges_n
     leg = setup.send(LOOK, **fields)
     leg.usage(Usage(prompt_tokens=80, cached_tokens=0))
     assert setup.core.truth is not None
+    setup.core.truth.settle(10.0)
     assert setup.core.truth.of(leg.worker).answers == (0 if fields else 1)
 
 
@@ -130,6 +131,7 @@ async def test_an_answer_with_usage_is_held_against_the_promise(setup: Setup) ->
     leg = setup.send(LOOK)
     leg.usage(Usage(prompt_tokens=80, cached_tokens=16))
     assert setup.core.truth is not None
+    setup.core.truth.settle(10.0)
     # 1 + .1 (16 / 64 - 1)
     assert setup.core.truth.of(leg.worker).confidence == pytest.approx(0.925)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,7 +18,7 @@ from router.model import Decision, Degraded, RouteRequest, WorkerSpec
 from router.policies.kv import KvWeights
 from router.records import record, shown_trust
 from router.room_metrics import TruthCollector
-from router.truth import TruthLoop, TruthSettings
+from router.truth import IndexTrust, TruthLoop, TruthSettings
 
 B = 16
 SETTINGS = TruthSettings(threshold=0.5, restored=0.8, weight=0.1, answers=10, backoff=10.0, longest_backoff=40.0)
@@ -107,6 +109,17 @@ def test_trust_comes_back_when_the_reports_agree_again(asked: Asked) -> None:
     assert len(asked.resyncs) == 1
 
 
+@pytest.mark.parametrize(("before", "hint"), [(0, "--no-truth-loop"), (1, "KV-event sources")])
+def test_the_log_names_the_worker_and_what_to_look_at(
+    asked: Asked, caplog: pytest.LogCaptureFixture, before: int, hint: str
+) -> None:
+    asked.answers(before, 100, 100)
+    asked.answers(15, 100, 0)
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "kvctl.truth"]
+    assert message.startswith("Worker a: its engine reuses")
+    assert hint in message
+
+
 def test_a_new_process_starts_trusted(asked: Asked) -> None:
     asked.answers(10, 100, 0)
     asked.loop.forget(asked.worker)
@@ -140,10 +153,40 @@ def tokens(*blocks: int) -> np.ndarray:
     return np.repeat(np.array(blocks, np.uint32), B)
 
 
-def placed(made: RoutingCore, ids: np.ndarray, now: float = 0.0) -> tuple[Decision, Booking, Worker]:
-    request = RouteRequest(id="r", model="m", prompt_tokens=len(ids), keys=made.keys_for(ids))
-    decision = made.decide(request, "kv", now)
-    return decision, made.book(decision, request, now), made.fleet.workers[decision.worker]
+class Placed:
+    """A request that was decided and booked."""
+
+    def __init__(self, made: RoutingCore, ids: np.ndarray, now: float = 0.0) -> None:
+        self.made = made
+        self.request = RouteRequest(id="r", model="m", prompt_tokens=len(ids), keys=made.keys_for(ids))
+        self.decision: Decision = made.decide(self.request, "kv", now)
+        self.booking: Booking = made.book(self.decision, self.request, now)
+        self.worker: Worker = made.fleet.workers[self.decision.worker]
+
+    def first_token(self, now: float = 0.0) -> None:
+        self.made.first_token(self.booking, 0.1, now)
+
+    def reports(self, cached: int, now: float = 0.0) -> None:
+        self.made.reported(self.request, self.decision, self.booking, self.worker, cached, now)
+        self.booking.release()
+
+
+LATER = 100.0
+"""After the grace time."""
+
+
+def settled(made: RoutingCore, name: str = "a") -> IndexTrust:
+    assert made.truth is not None
+    made.truth.settle(LATER)
+    return made.truth.of(made.fleet.workers[name])
+
+
+def tell(made: RoutingCore, event: BlockRemoved | AllBlocksCleared) -> None:
+    """As the feed does it."""
+    if isinstance(event, AllBlocksCleared):
+        made.forget(made.fleet.workers["a"], 0)
+    else:
+        made.apply(0, event)
 
 
 def hashes(count: int, first: int = 100) -> np.ndarray:
@@ -151,56 +194,84 @@ def hashes(count: int, first: int = 100) -> np.ndarray:
 
 
 def answer(made: RoutingCore, ids: np.ndarray, cached: int, now: float = 0.0) -> Decision:
-    decision, booking, worker = placed(made, ids, now)
-    made.first_token(booking, 0.1, now)
-    made.reported(decision, booking, worker, cached, now)
-    booking.release()
-    return decision
+    placed = Placed(made, ids, now)
+    placed.first_token(now)
+    placed.reports(cached, now)
+    return placed.decision
 
 
 def test_the_promise_is_what_the_index_said_below_the_last_token() -> None:
     made = core("a")
     made.apply(0, BlockStored(hashes(3), None, tokens(1, 2, 3), B))
     answer(made, tokens(1, 2, 3), 32)  # 48 tokens held, 32 reusable
-    assert made.truth is not None
-    trust = made.truth.of(made.fleet.workers["a"])
+    trust = settled(made)
     assert (trust.answers, trust.shortfalls) == (1, 0)
 
 
 def test_what_is_only_expected_is_not_judged() -> None:
     made = core("a", predict_ttl=5.0)
-    _decision, running, _worker = placed(made, tokens(1, 2, 3))
+    running = Placed(made, tokens(1, 2, 3))
     sibling = answer(made, tokens(1, 2, 3, 4), 0)
     assert sibling.predicted_cached_tokens == 48
-    assert made.truth is not None
-    assert made.truth.of(made.fleet.workers["a"]).answers == 0
-    running.release()
+    assert settled(made).answers == 0
+    running.booking.release()
 
 
 @pytest.mark.parametrize("event", [BlockRemoved(hashes(3)), BlockRemoved(hashes(3), None), AllBlocksCleared()])
 def test_blocks_given_up_before_the_first_token_explain_a_shortfall(event: BlockRemoved | AllBlocksCleared) -> None:
     made = core("a")
     made.apply(0, BlockStored(hashes(3), None, tokens(1, 2, 3), B))
-    decision, booking, worker = placed(made, tokens(1, 2, 3, 4))
-    if isinstance(event, AllBlocksCleared):
-        made.forget(worker, 0)
-    else:
-        made.apply(0, event)
-    made.first_token(booking, 0.1, 0.0)
-    made.reported(decision, booking, worker, 0, 0.0)
-    assert made.truth is not None
-    assert made.truth.of(worker).answers == 0
+    placed = Placed(made, tokens(1, 2, 3, 4))
+    tell(made, event)
+    placed.first_token()
+    placed.reports(0)
+    assert settled(made).answers == 0
 
 
-def test_blocks_given_up_after_the_first_token_explain_nothing() -> None:
+@pytest.mark.parametrize("event", [BlockRemoved(hashes(3)), BlockRemoved(hashes(3), None), AllBlocksCleared()])
+def test_so_do_blocks_told_as_given_up_within_the_grace_time(event: BlockRemoved | AllBlocksCleared) -> None:
     made = core("a")
     made.apply(0, BlockStored(hashes(3), None, tokens(1, 2, 3), B))
-    decision, booking, worker = placed(made, tokens(1, 2, 3, 4))
-    made.first_token(booking, 0.1, 0.0)
-    made.apply(0, BlockRemoved(hashes(3)))
-    made.reported(decision, booking, worker, 0, 0.0)
+    answer(made, tokens(1, 2, 3, 4), 0)
+    tell(made, event)
+    assert settled(made).answers == 0
+
+
+@pytest.mark.parametrize(
+    ("cached", "gone", "shortfalls"),
+    [(0, slice(0, 1), 0), (0, slice(1, 3), 1), (16, slice(1, 2), 0), (16, slice(0, 1), 1), (32, slice(2, 3), 0)],
+)
+def test_only_the_first_block_that_was_missing_explains_a_shortfall(cached: int, gone: slice, shortfalls: int) -> None:
+    made = core("a")
+    made.apply(0, BlockStored(hashes(3), None, tokens(1, 2, 3), B))
+    answer(made, tokens(1, 2, 3, 4), cached)
+    made.apply(0, BlockRemoved(hashes(3)[gone]))
+    assert settled(made).shortfalls == shortfalls
+
+
+def test_a_shortfall_counts_once_the_grace_time_is_over() -> None:
+    made = core("a")
+    made.apply(0, BlockStored(hashes(3), None, tokens(1, 2, 3), B))
+    answer(made, tokens(1, 2, 3, 4), 0, now=5.0)
     assert made.truth is not None
-    assert made.truth.of(worker).shortfalls == 1
+    made.truth.settle(6.9)
+    assert made.truth.of(made.fleet.workers["a"]).answers == 0
+    made.truth.settle(7.0)
+    assert made.truth.of(made.fleet.workers["a"]).shortfalls == 1
+    made.apply(0, BlockRemoved(hashes(3)))
+    assert made.truth.of(made.fleet.workers["a"]).shortfalls == 1
+
+
+def test_blocks_that_another_worker_gave_up_explain_nothing() -> None:
+    made = core("a", "b")
+    for slot in (0, 1):
+        made.apply(slot, BlockStored(hashes(3), None, tokens(1, 2, 3), B))
+    placed = Placed(made, tokens(1, 2, 3, 4))
+    other = 1 - placed.booking.slot
+    placed.first_token()
+    placed.reports(0)
+    made.apply(other, BlockRemoved(hashes(3)))
+    assert settled(made, placed.worker.id).shortfalls == 1
 
 
 def distrusted(**settings: object) -> RoutingCore:
@@ -209,12 +280,14 @@ def distrusted(**settings: object) -> RoutingCore:
     made.apply(0, BlockStored(hashes(8), None, tokens(*range(1, 9)), B))
     for _ in range(10):
         answer(made, tokens(*range(1, 9), 99), 0)
+    if made.truth is not None:
+        made.truth.settle(LATER)
     return made
 
 
 def test_a_distrusted_workers_overlap_counts_times_its_confidence_and_the_decision_says_so() -> None:
     made = distrusted()
-    decision = placed(made, tokens(*range(1, 9), 99))[0]
+    decision = Placed(made, tokens(*range(1, 9), 99)).decision
     assert decision.degraded == (Degraded.INDEX_DISTRUSTED,)
     assert decision.candidates.device.tolist() == [int(8 * 0.9**10), 0]
     rows = record(decision, KvWeights())["candidates"]
@@ -224,23 +297,22 @@ def test_a_distrusted_workers_overlap_counts_times_its_confidence_and_the_decisi
 def test_an_honest_worker_with_less_wins_over_a_distrusted_one_with_more() -> None:
     made = distrusted()
     made.apply(1, BlockStored(hashes(4), None, tokens(1, 2, 3, 4), B))
-    assert placed(made, tokens(*range(1, 9), 99))[0].worker == "b"
+    assert Placed(made, tokens(*range(1, 9), 99)).worker.id == "b"
 
 
 def test_a_distrusted_worker_goes_on_being_judged_by_its_whole_promise() -> None:
     made = distrusted()
     for _ in range(12):
-        decision, booking, _worker = placed(made, tokens(*range(1, 9), 99))
-        booking.release()
-        decision.winner = 0
-        made.reported(decision, booking, made.fleet.workers["a"], 128, 0.0)
+        placed = Placed(made, tokens(*range(1, 9), 99))
+        placed.decision.winner, placed.worker = 0, made.fleet.workers["a"]
+        placed.reports(128, LATER)
     assert made.truth is not None
     assert made.truth.factor is None
 
 
 def test_without_the_truth_loop_nothing_is_judged_and_nothing_loses_credit() -> None:
     made = distrusted(truth=None)
-    decision = placed(made, tokens(*range(1, 9), 99))[0]
+    decision = Placed(made, tokens(*range(1, 9), 99)).decision
     assert (decision.worker, decision.degraded) == ("a", ())
     assert decision.candidates.device.tolist() == [8, 0]
 
@@ -253,11 +325,11 @@ def test_a_policy_that_does_not_look_at_blocks_is_not_degraded_by_distrust() -> 
 
 def test_a_blind_workers_expectations_are_judged_once_nothing_there_is_in_flight() -> None:
     made = core("a", kv=KvState.NONE, approximate_ttl=120.0)
-    first = placed(made, tokens(1, 2, 3))[1]
+    first = Placed(made, tokens(1, 2, 3))
     answer(made, tokens(1, 2, 3, 4), 0)  # the sibling still runs: its blocks may not be there yet
     assert made.truth is not None
     assert made.truth.of(made.fleet.workers["a"]).answers == 0
-    first.release()
+    first.booking.release()
     answer(made, tokens(1, 2, 3, 5), 0)
     assert made.truth.of(made.fleet.workers["a"]).shortfalls == 1
 
@@ -268,7 +340,7 @@ def test_the_three_counters_of_cached_tokens() -> None:
     made = core("a", "b")
     made.apply(0, BlockStored(hashes(8), None, tokens(*range(1, 9)), B))
     made.loads.book(0, 10_000, 0, None)
-    decision = placed(made, tokens(*range(1, 9), 99))[0]
+    decision = Placed(made, tokens(*range(1, 9), 99)).decision
     stats.decided(decision, _best_eligible(decision))
     stats.joined(decision.predicted_cached_tokens, 16)
     assert (stats.best_eligible_tokens, stats.selected_tokens, stats.engine_reused_tokens) == (128, 0, 16)
@@ -293,3 +365,36 @@ def test_confidence_and_resyncs_are_shown_and_exported() -> None:
     assert registry.get_sample_value("kvctl_worker_index_resyncs_total", labels) == 1
     assert registry.get_sample_value("kvctl_worker_index_answers_total", labels | {"kept": "no"}) == 10
     assert registry.get_sample_value("kvctl_worker_index_confidence", {"worker": "b"}) == 1
+
+
+@pytest.mark.parametrize(("late", "events_in_time"), [(0, True), (1, True), (4, True), (4, False)])
+def test_events_that_come_late_are_no_reason_for_distrust(late: int, events_in_time: bool) -> None:
+    """An engine that holds 8 of 25 prompts and evicts the least recently used; its events arrive so many requests
+    after the answers, within the grace time or past it."""
+    made, rng = core("a", predict_ttl=0.0), random.Random(late)
+    held: dict[int, None] = {}
+    told: list[list[BlockStored | BlockRemoved]] = []
+    step = 0.1 if events_in_time else 1.0
+    for number in range(600):
+        now, name = number * step, rng.randrange(1, 26)
+        ids = tokens(*range(100 * name, 100 * name + 5), 7)
+        placed = Placed(made, ids, now)
+        hit = 5 * B if name in held else 0
+        placed.first_token(now)
+        events: list[BlockStored | BlockRemoved] = []
+        if not hit and len(held) == 8:
+            gone = next(iter(held))
+            del held[gone]
+            events.append(BlockRemoved(hashes(5, 100 * gone)))
+        if not hit:
+            events.append(BlockStored(hashes(5, 100 * name), None, ids[: 5 * B], B))
+        held.pop(name, None)
+        held[name] = None
+        told.append(events)
+        placed.reports(hit, now)
+        for event in told[number - late] if number >= late else []:
+            made.apply(0, event)
+    trust = settled(made)
+    assert trust.answers > 100
+    assert (trust.shortfalls > 0) == (not events_in_time)
+    assert trust.resyncs == 0 or not events_in_time
