@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -164,6 +165,32 @@ async def test_what_is_believed_still_counts_while_redis_is_late(server: RedisSe
         server.resume()
     assert lookup.outcomes == {"hit": 1, "late": 1}
     await lookup.close()
+
+
+async def test_a_prompt_too_long_for_its_time_keeps_what_was_found_and_blames_nobody(clock: Clock) -> None:
+    async def one_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Says that the first 32 names exist, and nothing more."""
+        while (line := await reader.readline()).startswith(b"*"):
+            words = [await _bulk(reader) for _word in range(int(line[1:]))]
+            if words[0] != b"EXISTS":
+                writer.write(b"+OK\r\n")
+            elif len(words) == 33:
+                writer.write(b":32\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(one_answer, "127.0.0.1", 0)
+    url = RedisUrl(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    lookup = RedisLookup(LookupSettings(url, timeout=1.0), clock)
+    assert await lookup.depths("m", TOKENS, (BLOCK,)) == ({BLOCK: 32}, False)
+    assert lookup.outcomes == {"late": 1}
+    assert lookup.up
+    await lookup.close()
+    server.close()
+
+
+async def _bulk(reader: asyncio.StreamReader) -> bytes:
+    length = int((await reader.readline())[1:])
+    return (await reader.readexactly(length + 2))[:-2]
 
 
 async def test_a_redis_that_refuses_is_unsure_too(server: RedisServer, clock: Clock) -> None:
