@@ -123,7 +123,7 @@ def _of_processes(run: Run) -> Snapshot:
         workers = processes.workers([_url("--worker", one) for one in request.workers], told)
         paired = processes.with_files([*routers, *workers], request.log_files)
         places = [Place(member, admin=admins.get(member.key, "")) for member in paired.members]
-        logs = LogReader(None, run.tape, request, Patterns.load())
+        logs = LogReader(None, run.tape, request, Patterns.load(), run.deadline)
         members, metrics, sampled = _read(
             run,
             reader,

@@ -28,6 +28,7 @@ from checks.report.terminal import Form, show
 from checks.request import CollectRequest, LogFile, LogPart, RequestError, Scrape
 from checks.runner import Progress, diagnose
 from checks.snapshot import Expectations
+from checks.sources import files
 from checks.sources.connection import Interrupted, SourceError
 from checks.sources.deadline import SIGNALS
 from checks.sources.recording import RecordingError
@@ -117,8 +118,8 @@ def check_sources(request: CollectRequest, *, record: Path | None, replay: Path 
             if url and not url.startswith(("http://", "https://")):
                 raise Problem(f"{name} is a URL such as http://10.0.0.1:8000, not {url!r}")
     for one in request.log_files:
-        if not Path(one.path).exists() or Path(one.path).is_dir():
-            raise Problem(f"--log {one.role}: there is no file {one.path}")
+        if why := files.why_no_log(Path(one.path)):
+            raise Problem(f"--log {one.role}: {why}")
     direct = not request.cluster
     for flag, given in (
         ("--namespace", request.namespace),

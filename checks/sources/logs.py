@@ -6,6 +6,7 @@ the whole log. PREVIOUS is the end of the log of an instance that ended. The tex
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,11 @@ from checks.model import Reason
 from checks.request import CollectRequest, LogFile, LogPart
 from checks.snapshot import Member
 from checks.sources import files
+from checks.sources.deadline import Deadline
 from checks.sources.kubernetes import Cluster
 from checks.sources.tape import Answer, Tape
 
+FILE_S = 30.0
 PREVIOUS_BYTES = 1 << 20
 LINE_BYTES = 150
 """Of a usual line; tells how many lines make a tail of so many bytes."""
@@ -45,6 +48,8 @@ class LogReader:
     tape: Tape
     request: CollectRequest
     patterns: Patterns
+    deadline: Deadline | None = None
+    """For files; a cluster has its own."""
 
     def of_pod(self, member: Member, init_containers: tuple[str, ...] = ()) -> Logs:
         """`init_containers`: of a pod that is not ready, in order. The newest that logged stands in for a container
@@ -78,14 +83,25 @@ class LogReader:
         """A log given with --log."""
         path, limit = Path(file.path), self.request.log_limit_bytes
         where = f"{file.role}:{file.name}"
-        head = self.tape.ask("log", f"{where} head", partial(files.head, path, limit))
+        head = self.tape.ask("log", f"{where} head", partial(self._from_file, files.head, path))
         if not head.ok:
             return Logs(None, head.error, head.message)
         text, cut = head.text, _full(head.text, limit)
         if cut:
-            tail = self.tape.ask("log", f"{where} tail", partial(files.tail, path, limit))
+            tail = self.tape.ask(
+                "log", f"{where} tail", partial(self._from_file, partial(files.tail, path, limit), path)
+            )
             text = merge(text, tail.text if tail.ok else "")
         return Logs(read_log(text, where=where, started_at=None, patterns=self.patterns, limit_reached=cut))
+
+    def _from_file(self, part: Callable[[Path, int], Answer], path: Path) -> Answer:
+        """A pipe that nobody writes to is not waited for without end."""
+
+        def unread(why: str) -> Answer:
+            return Answer(0, "", Reason.TIMEOUT, f"{path} could not be read to its end: {why}")
+
+        read = partial(part, path, self.request.log_limit_bytes)
+        return read() if self.deadline is None else self.deadline.bounded(read, unread, within_s=FILE_S)
 
     def _previous(self, member: Member) -> LogView | None:
         lines, name = PREVIOUS_BYTES // LINE_BYTES, member.container.name

@@ -10,7 +10,7 @@ from typing import Any
 
 from checks.discover.sampling import sample
 from checks.discover.urls import url
-from checks.metrics.view import Metrics
+from checks.metrics.view import Metrics, Page
 from checks.model import Reason
 from checks.request import Scrape
 from checks.snapshot import Member, Role
@@ -78,10 +78,15 @@ class Measurement:
             (
                 (page.member, page.problem, page.message)
                 for page in found.pages.values()
-                if page.problem not in (None, Reason.NO_DATA)
+                if page.problem not in (None, Reason.NO_DATA) and not self._may_be_absent(page)
             ),
         )
         return found
+
+    def _may_be_absent(self, page: Page) -> bool:
+        """Nothing listens where a router's page was looked for: not every router exports metrics."""
+        routers = {place.member.key for place in self.places if place.member.role is Role.ROUTER}
+        return page.problem is Reason.UNREACHABLE and page.member in routers
 
     def _sum(self) -> Metrics:
         if self._scrapes is None:
