@@ -62,7 +62,7 @@ class BlockRemoved(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockMoved(msgspec.Struct, frozen=True, gc=False):
-    """Blocks that left one tier for another."""
+    """Blocks that left one tier for another; with the same tier twice, blocks known elsewhere that are there too."""
 
     hashes: Any
     source: Tier

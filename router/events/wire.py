@@ -257,8 +257,10 @@ class WireDecoder:
             self.ignored["unknown_medium"] += 1
         return tier
 
-    def _stored(self, told: _MapStored | _ArrayStored) -> BlockStored | None:
+    def _stored(self, told: _MapStored | _ArrayStored) -> BlockStored | BlockMoved | None:
         kind = told.kv_cache_spec_kind
+        if kind is None and told.block_size == 0:
+            return self._offloaded(told)
         if kind not in FULL_ATTENTION:
             if told.group_idx is not None:
                 self._other_groups.add(told.group_idx)
@@ -288,6 +290,20 @@ class WireDecoder:
             told.group_idx,
             kind,
         )
+
+    def _offloaded(self, told: _MapStored | _ArrayStored) -> BlockMoved | None:
+        """vLLM's offloading connector without `self_describing_kv_events` tells hashes and a medium, nothing more: the
+        blocks are those that the device's events have told of."""
+        if told.group_idx in self._other_groups:
+            self.ignored["other_group"] += 1
+            return None
+        tier = self._tier(told.medium)
+        if tier is None:
+            return None
+        if tier is Tier.DEVICE or len(_numbers(told.token_ids, 1)):
+            self.ignored["bad_shape"] += 1
+            return None
+        return BlockMoved(_numbers(told.block_hashes, 0), tier, tier)
 
     def _removed(self, told: _MapRemoved | _ArrayRemoved) -> BlockRemoved | None:
         if told.group_idx in self._other_groups:
