@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, skipped
-from checks.snapshot import ProbeEvidence, ProbeStep, Snapshot
+from checks.probe_evidence import ProbeEvidence, ProbeStep
+from checks.snapshot import Snapshot
 
 SHOWN = 4
 """Requests shown as evidence."""

@@ -193,7 +193,7 @@ def router_younger(snapshot: Snapshot) -> Iterator[Finding]:
         start = worker.container.started_at
         if why_not_in_process(snapshot, worker) or start is None:
             counted["unknown"] += 1
-        elif start >= router_start or registered.intersection(worker.ips):
+        elif start >= router_start - snapshot.thresholds.clock_tolerance_s or registered.intersection(worker.ips):
             counted["fine"] += 1
         else:
             yield _forgotten(snapshot, worker)
@@ -288,7 +288,8 @@ CHECKS: tuple[Check, ...] = (
         rule="A new router knows no worker; only a heartbeat makes an older worker register again. Fails for a "
         "worker that is older than the router and sends none, or to a router that listens to none, on LMCache 0.3.12 "
         "or later; warns on older or "
-        "unknown versions. Passes where the router's log shows that the worker registered since.",
+        "unknown versions. Passes where the router's log shows that the worker registered since, and for a worker "
+        "that started within a minute before the router (clocks differ, and an engine loads its model first).",
         hint="set LMCACHE_LMCACHE_WORKER_HEARTBEAT_TIME=10, else restart the workers after each restart of the router",
         run=router_younger,
         stacks=CONTROLLER_STACKS,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from checks.lmcache import each_worker, last_line, recent, remote_url, scheme, times, why_quiet
 from checks.logs.view import Match
 from checks.model import Check, Evidence, Finding, Group, Reason, Stack, Status, failed, passed, skipped, warned
+from checks.serving import chunk_tokens
 from checks.snapshot import Member, Snapshot
 
 _REMOTE_FAILURES = (
@@ -82,10 +83,24 @@ def _second_tier(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
         yield failed(f"the second tier failed {times(failures)}{what}", target, *shown)
     elif failures:
         yield warned(f"the second tier failed {times(failures)}{what}", target, *shown)
+    elif (idle := _never_written(snapshot, worker)) is not None:
+        yield idle
     elif proof:
         yield passed("the second tier answers", target, *proof)
     else:
         yield _untroubled(snapshot, worker)
+
+
+def _never_written(snapshot: Snapshot, worker: Member) -> Finding | None:
+    """Tokens were stored in all, and not a byte of them went to the second tier, since LMCache started."""
+    stored = snapshot.metrics.now("lmcache_stored_tokens", worker.key)
+    written, read = (snapshot.metrics.now(f"lmcache_remote_{way}_bytes", worker.key) for way in ("write", "read"))
+    enough = snapshot.thresholds.store_chunks_sure * chunk_tokens(snapshot.lmcache_config(worker))
+    if not written or written.or_zero() > 0 or read.or_zero() > 0 or stored.or_zero() < enough:
+        return None
+    message = f"LMCache stored {stored.or_zero():.0f} tokens, and nothing was ever written to the second tier"
+    hint = "look for the line of the connector at LMCache's start, and compare remote_url with where you look"
+    return warned(message, worker.target, stored.evidence(), written.evidence(), hint=hint)
 
 
 def _untroubled(snapshot: Snapshot, worker: Member) -> Finding:
@@ -188,8 +203,9 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.FAIL,
         reads="worker logs; lmcache:remote_ping_* and remote bytes",
         rule=(
-            "Fails when the last ping failed, or on three or more failures in the window; warns on one or two, or when "
-            "it answers again. Passes when bytes moved, pings succeeded, or look-ups went without a complaint."
+            "Fails when the last ping failed, or on three or more failures in the window; warns on one or two, when "
+            "it answers again, or when 20 chunks were stored and nothing was ever written there "
+            "(LMCache#445). Passes when bytes moved, pings succeeded, or look-ups went without a complaint."
         ),
         hint="check LMCACHE_REMOTE_URL, DNS, password, TLS (LMCache#929) and the cache server's memory",
         run=second_tier,

@@ -167,13 +167,13 @@ def distribution(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 def _distribution(snapshot: Snapshot, target: Target, member: str | None) -> Finding:
-    rates = hit_rates(snapshot.metrics, member)
+    needed = snapshot.thresholds.traffic_requests_min
+    rates = hit_rates(snapshot.metrics, member, floor=needed)
     if rates is None:
         missing = snapshot.metrics.missing or Reason.NO_DATA
         return no_metric(snapshot, missing, "LMCache's hit rate a request", target)
     counted = f"{rates.zeros:.0f} requests without a hit, {rates.observed:.0f} with one ({rates.window})"
     evidence = Evidence("metric", member or "fleet", counted)
-    needed = snapshot.thresholds.traffic_requests_min
     if rates.requests < needed or rates.zero_share is None or rates.mean is None:
         message = f"{rates.requests:.0f} lookups are too few (needs {needed})"
         return skipped(Reason.NO_TRAFFIC, message, target, evidence)

@@ -8,7 +8,8 @@ from statistics import median
 from checks.lmcache import why_not_in_process
 from checks.metrics.histogram import buckets_of, quantile
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Status, Target, passed, skipped, warned
-from checks.snapshot import Member, ProbeStep, Snapshot
+from checks.probe_evidence import ProbeStep
+from checks.snapshot import Member, Snapshot
 from checks.traffic import (
     Ratio,
     collapsed,

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from checks.lmcache import remote_url
 from checks.model import FLEET, Evidence, Finding, Reason, Status, Target, failed, passed, skipped, warned
+from checks.probe_evidence import ProbeEvidence, ProbeStep
 from checks.probed import answered, cold_of, evidence_of, probe_check, shown_steps, why_not
-from checks.snapshot import Member, ProbeEvidence, ProbeStep, Snapshot
+from checks.snapshot import Member, Snapshot
 
 TIMED_TOKENS = 2000
 """Shorter prompts take no time that could be told from noise."""

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from checks.model import FLEET, Evidence, Finding, Reason, Stack, Status, failed, passed, skipped, warned
+from checks.probe_evidence import ProbeEvidence, ProbeStep
 from checks.probed import answered, cold_of, evidence_of, probe_check, shown_steps, why_not
 from checks.sharing import kvaware
-from checks.snapshot import ProbeEvidence, ProbeStep, Snapshot
+from checks.snapshot import Snapshot
 
 _BLIND = frozenset({"random", "roundrobin", "poweroftwo", "leastloaded"})
 LIKE_CHANCE = 0.1

@@ -19,8 +19,8 @@ from checks.traffic import percent, prefixes_repeat, routed
 
 STACKS = frozenset({Stack.HYPERPOD, Stack.PRODUCTION_STACK, Stack.UNKNOWN})
 NEEDS = (
-    *("KV152", "KV110", "KV122", "KV141", "KV160", "KV163", "KV302"),
-    *("KV201", "KV202", "KV203", "KV209", "KV401", "KV402", "KV403", "KV404", "KV405"),
+    *("KV152", "KV110", "KV122", "KV123", "KV124", "KV141", "KV160", "KV163", "KV302"),
+    *("KV201", "KV202", "KV203", "KV205", "KV209", "KV401", "KV402", "KV403", "KV404", "KV405"),
 )
 """Checks whose failure leaves the controller without workers or keys, so that nothing is found."""
 SEEDS_TRIE = Version.parse("0.1.12")

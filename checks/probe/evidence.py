@@ -9,7 +9,8 @@ from checks.logs.view import LogView
 from checks.probe.ask import Sent
 from checks.probe.attribution import by_cache, cached_by_metric, looked, moved, routes
 from checks.probe.course import Course
-from checks.snapshot import Member, ProbeEvidence, ProbeStep
+from checks.probe_evidence import ProbeEvidence, ProbeStep
+from checks.snapshot import Member
 
 
 def gathered(course: Course) -> ProbeEvidence:

@@ -21,7 +21,8 @@ from checks.probe.plan import NoPlan, make, model_of
 from checks.probe.post import Post, Target
 from checks.probe.prompts import SAMPLE_CHARACTERS
 from checks.probe.watch import Watch, data_port
-from checks.snapshot import Member, ProbeEvidence, Snapshot
+from checks.probe_evidence import ProbeEvidence
+from checks.snapshot import Member, Snapshot
 from checks.sources.deadline import INTERRUPTED
 
 Progress = Callable[[str, int, int], None]

@@ -20,8 +20,9 @@ from checks.probe.options import ProbeOptions
 from checks.probe.post import ClusterPost, DirectPost, Post, Target
 from checks.probe.run import Progress, probe
 from checks.probe.watch import Readings, Watch
+from checks.probe_evidence import ProbeEvidence
 from checks.request import CollectRequest
-from checks.snapshot import Member, ProbeEvidence, Role, Snapshot
+from checks.snapshot import Member, Role, Snapshot
 from checks.sources.connection import connect
 from checks.sources.deadline import INTERRUPTED, Deadline
 from checks.sources.http import Pages

@@ -8,7 +8,7 @@ import pytest
 
 from checks.metrics.view import Metrics, Page, Reading, Sample
 from checks.model import FLEET, Reason, Status, passed, skipped, warned
-from checks.snapshot import ProbeEvidence, ProbeStep
+from checks.probe_evidence import ProbeEvidence, ProbeStep
 from checks.traffic import Ratio, bad, collapsed, engine_unit, names_by_member, percent, prefixes_repeat, routed
 from tests.checks.build import NOW, kubelet_time, router, sample, snapshot, worker
 

@@ -244,6 +244,12 @@ def test_workers_that_started_after_the_router_pass() -> None:
     assert only("KV006", of).status is Status.PASS
 
 
+@pytest.mark.parametrize(("before", "status"), [(60, Status.PASS), (61, Status.FAIL)])
+def test_clocks_of_nodes_may_differ_by_a_minute(before: int, status: Status) -> None:
+    late = router(args=KVAWARE, started_at=STARTED + before)
+    assert only("KV006", snapshot(late, worker(args=CONNECTOR, version_line="0.4.3"))).status is status
+
+
 def test_an_older_worker_without_heartbeats_fails_on_a_version_that_registers_by_request() -> None:
     assert statuses("KV006", restarted(version_line="0.3.12")) == {"w-0": Status.FAIL}
 

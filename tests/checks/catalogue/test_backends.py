@@ -123,6 +123,18 @@ class TestSecondTier:
         old = (sample("lmcache_remote_read_bytes", 9e6, increase=0),)
         assert reason("KV311", ago(60, CONNECTED), samples=old) is Reason.NO_TRAFFIC
 
+    @pytest.mark.parametrize(
+        ("stored", "written", "expected"),
+        [(5120, 0, Status.WARN), (5119, 0, Status.PASS), (5120, 4096, Status.PASS)],
+    )
+    def test_a_tier_that_is_never_written_to_warns(self, stored: int, written: int, expected: Status) -> None:
+        samples = (
+            sample("lmcache_stored_tokens", stored, increase=0),
+            sample("lmcache_remote_write_bytes", written, increase=0),
+            sample("lmcache_remote_ping_successes", 9, increase=9),
+        )
+        assert status("KV311", samples=samples) is expected
+
     def test_look_ups_without_a_complaint_pass(self) -> None:
         assert status("KV311", ago(30, REQUEST)) is Status.PASS
 

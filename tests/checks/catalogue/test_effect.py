@@ -8,7 +8,8 @@ import pytest
 
 from checks.metrics.view import Metrics, Sample
 from checks.model import Reason, Stack, Status
-from checks.snapshot import Member, ProbeEvidence, ProbeStep, Resources, Snapshot
+from checks.probe_evidence import ProbeEvidence, ProbeStep
+from checks.snapshot import Member, Resources, Snapshot
 from tests.checks.build import NOW, kubelet_time, only, router, sample, snapshot, statuses, worker
 
 KVAWARE = ("--routing-logic", "kvaware")

@@ -9,7 +9,8 @@ import pytest
 
 from checks.metrics.view import Metrics, Sample
 from checks.model import Reason, Stack, Status
-from checks.snapshot import ProbeEvidence, ProbeStep, Snapshot
+from checks.probe_evidence import ProbeEvidence, ProbeStep
+from checks.snapshot import Snapshot
 from tests.checks.build import findings, only, router, sample, snapshot, statuses, worker
 
 PROBED = ProbeEvidence((ProbeStep("cold", "a", 200), ProbeStep("repeat", "b", 200)))

@@ -6,7 +6,8 @@ import pytest
 
 from checks.metrics.view import Metrics, Sample
 from checks.model import Reason, Status
-from checks.snapshot import ProbeEvidence, ProbeStep, Snapshot
+from checks.probe_evidence import ProbeEvidence, ProbeStep
+from checks.snapshot import Snapshot
 from tests.checks.build import NOW, findings, kubelet_time, only, router, sample, snapshot, statuses, worker
 
 

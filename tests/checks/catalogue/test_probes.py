@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from checks.model import Group, Reason, Stack, Status
+from checks.probe_evidence import ProbeEvidence, ProbeStep
 from checks.runner import diagnose
-from checks.snapshot import ProbeEvidence, ProbeStep, Snapshot
+from checks.snapshot import Snapshot
 from tests.checks.build import find_check, only, router, snapshot, statuses, worker
 
 IDS = [f"KV80{number}" for number in range(1, 9)]

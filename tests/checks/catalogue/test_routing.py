@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from checks.model import Reason, Stack, Status
-from checks.snapshot import Member, ProbeEvidence, ProbeStep, Snapshot
+from checks.probe_evidence import ProbeEvidence, ProbeStep
+from checks.snapshot import Member, Snapshot
 from tests.checks.build import NOW, kubelet_time, only, router, sample, snapshot, statuses, worker
 
 KVAWARE = ("--routing-logic", "kvaware")

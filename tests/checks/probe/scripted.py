@@ -23,8 +23,9 @@ from checks.metrics.view import Metrics
 from checks.model import Reason, Stack
 from checks.probe.options import ProbeOptions
 from checks.probe.session import probed
+from checks.probe_evidence import ProbeEvidence
 from checks.request import CollectRequest, LogFile
-from checks.snapshot import Container, Member, ProbeEvidence, Role, Snapshot
+from checks.snapshot import Container, Member, Role, Snapshot
 from checks.sources.tape import Tape
 
 BLOCK = 16
