@@ -7,6 +7,7 @@ one worker are left that have it; two of either are `ambiguous`, and said to be.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,15 +66,18 @@ def bind(instances: Mapping[str, str], workers: Sequence[Candidate], shown: Mapp
         elif shown.get(instance) in by_id:
             found[instance] = Bound(How.PROMPTS, shown[instance])
             taken.add(shown[instance])
-    rest = {instance: ip for instance, ip in instances.items() if instance not in found}
-    left = [candidate for candidate in workers if candidate.worker not in taken]
+    rest = {instance: _plain(ip) for instance, ip in instances.items() if instance not in found}
+    rivals = Counter(rest.values())
+    here: dict[str, list[str]] = {}
+    for candidate in workers:
+        if candidate.worker not in taken:
+            here.setdefault(_plain(candidate.host), []).append(candidate.worker)
     for instance, ip in rest.items():
-        here = [candidate.worker for candidate in left if _same_host(candidate.host, ip)]
-        rivals = sum(_same_host(other, ip) for other in rest.values())
-        if here:
-            found[instance] = Bound(How.IP, here[0]) if len(here) == rivals == 1 else Bound(How.AMBIGUOUS)
+        if ip in here:
+            sure = len(here[ip]) == rivals[ip] == 1
+            found[instance] = Bound(How.IP, here[ip][0]) if sure else Bound(How.AMBIGUOUS)
     return {instance: found.get(instance, Bound(How.UNKNOWN)) for instance in instances}
 
 
-def _same_host(host: str, ip: str) -> bool:
-    return host == ip or (host == "localhost" and ip in ("127.0.0.1", "::1"))
+def _plain(host: str) -> str:
+    return "127.0.0.1" if host in ("localhost", "::1") else host

@@ -59,7 +59,7 @@ class LMCacheController:
         self.fleet = fleet
         self.index = ChunkIndex(settings.index_limit)
         self.instances = Instances(
-            self.index, settings.scheme, self._heartbeat_url, self._rebind, patience=settings.patience
+            self.index, settings.scheme, self._heartbeat_url, self._rebind, self._regroup, settings.patience
         )
         self.bound: dict[str, Bound] = {}
         self.sockets: ControllerSockets | None = None
@@ -247,6 +247,9 @@ class LMCacheController:
     def fleet_changed(self) -> None:
         """A worker was added to the fleet or removed."""
         self._rebind()
+
+    def _regroup(self) -> None:
+        self._group = None
 
     def _rebind(self) -> None:
         ips = {worker.instance: worker.ip for worker in self.instances.workers.values()}

@@ -147,7 +147,8 @@ class Instances:
     index: where keys are kept; this is its one writer.
     scheme: how keys are made by a worker of which nothing else is known.
     heartbeat_url: where a worker at some IP address reaches our heartbeat port, `host:port`.
-    changed: called whenever a worker has come, gone, or told its first key.
+    changed: called whenever a worker has come or gone.
+    told: called when one has told its first key.
     patience: seconds without a heartbeat after which a worker is degraded.
     """
 
@@ -157,17 +158,20 @@ class Instances:
         scheme: Scheme,
         heartbeat_url: Callable[[str], str],
         changed: Callable[[], None],
+        told: Callable[[], None],
         patience: float = 30.0,
     ) -> None:
         self.index = index
         self.workers: dict[Id, LmWorker] = {}
         self.by_bit: dict[int, LmWorker] = {}
+        self._by_address: dict[tuple[str, int], LmWorker] = {}
         self._left: dict[Id, tuple[str, int, float]] = {}
         self.counts: Counter[str] = Counter()
         """What happened, by a closed set of names: also the label of a metric."""
         self._scheme = scheme
         self._heartbeat_url = heartbeat_url
         self._changed = changed
+        self._told = told
         self._patience = patience
 
     # -- coming and going --------------------------------------------------------------------------------------
@@ -179,7 +183,8 @@ class Instances:
         if before is not None:
             log.warning("Instance-worker %s already registered: what was known of its cache is dropped", name)
             self._drop(before)
-        for other in [one for one in self.workers.values() if (one.ip, one.port) == (message.ip, message.port)]:
+        other = self._by_address.get((message.ip, message.port))
+        if other is not None:
             log.info("Deregistered instance-worker %s: %s has its address now", other.id, name)
             self.counts["replaced"] += 1
             self._drop(other)
@@ -188,7 +193,7 @@ class Instances:
             self._count_and_say("refused_registrations", "LMCache worker %s not registered: too many are", name)
             return None
         worker = LmWorker(*name, message.ip, message.port, message.peer_init_url, bit, self._scheme, registered_at=now)
-        self.workers[name] = self.by_bit[bit] = worker
+        self.workers[name] = self.by_bit[bit] = self._by_address[worker.ip, worker.port] = worker
         self.counts["registered"] += 1
         log.info("Worker registered: %s", worker.instance)
         log.info("Registered instance-worker %s with URL %s:%d", name, worker.ip, worker.port)
@@ -213,6 +218,8 @@ class Instances:
     def _drop(self, worker: LmWorker) -> None:
         del self.workers[worker.id]
         del self.by_bit[worker.bit]
+        if self._by_address.get((worker.ip, worker.port)) is worker:
+            del self._by_address[worker.ip, worker.port]
         self.index.remove(worker.bit)
         self._changed()
 
@@ -285,7 +292,7 @@ class Instances:
         if worker.overdue:
             log.info("Worker %s_%d sends heartbeats again", worker.instance, worker.number)
         worker.overdue, worker.heartbeat_at = False, now
-        worker.ip, worker.port, worker.peer_url = message.ip, message.port, message.peer_init_url
+        worker.peer_url = message.peer_init_url
         worker.heartbeats += 1
         reason = worker.wants_sync
         if reason is None or worker.sync is not None:
@@ -381,7 +388,7 @@ class Instances:
         worker.recent.append((key, now))
         if not worker.told:
             worker.told = True
-            self._changed()
+            self._told()
         if self.index.admit(worker.bit, tier, key):
             return True
         if self.index.refused == 1:

@@ -20,7 +20,9 @@ CPU = "LocalCPUBackend"
 
 
 def instances(limit: int = 1 << 24, patience: float = 30.0) -> Instances:
-    return Instances(ChunkIndex(limit), Scheme(FORM, 0), lambda ip: f"{ip}-side:9002", lambda: None, patience)
+    return Instances(
+        ChunkIndex(limit), Scheme(FORM, 0), lambda ip: f"{ip}-side:9002", lambda: None, lambda: None, patience
+    )
 
 
 def register(
