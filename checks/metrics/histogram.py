@@ -99,15 +99,18 @@ class HitRates:
         return quantile([(0.0, self.zeros), *((bound, count + self.zeros) for bound, count in self.buckets)], q)
 
 
-def hit_rates(metrics: Metrics, member: str | None = None) -> HitRates | None:
-    """`HitRates` of one member or all, over one common span; None where neither counter nor histogram has a number."""
+def hit_rates(metrics: Metrics, member: str | None = None, *, floor: float = 1) -> HitRates | None:
+    """`HitRates` of one member or all, over one common span; None where neither counter nor histogram has a number.
+
+    Where direct scrapes saw fewer than `floor` requests, the span is the process's lifetime.
+    """
     histogram, zero_name = "lmcache_request_cache_hit_rate", "lmcache_lookup_0_hit_requests"
     zero_labels = metrics.one_rank(zero_name, member)
     labels = metrics.one_rank(f"{histogram}_count", member)
     zeros = metrics.increase(zero_name, member, **zero_labels)
     count = metrics.increase(f"{histogram}_count", member, **labels)
     total = metrics.increase(f"{histogram}_sum", member, **labels)
-    lifetime = metrics.source == "scrape" and zeros.or_zero() + count.or_zero() <= 0
+    lifetime = metrics.source == "scrape" and zeros.or_zero() + count.or_zero() < floor
     if lifetime:
         zeros = metrics.now(zero_name, member, **zero_labels)
         count = metrics.now(f"{histogram}_count", member, **labels)

@@ -398,6 +398,13 @@ def test_a_worker_without_metrics_is_noted(filled: Cluster) -> None:
     assert why(found, "metrics of prod/w-1") == [Reason.PARSE]
 
 
+def test_a_router_that_exports_no_metrics_is_no_trouble(filled: Cluster) -> None:
+    del filled.pages["prod", "router-0", 8000]
+    found = take(filled)
+    assert found.metrics.pages["prod/router-0"].problem is Reason.UNREACHABLE
+    assert why(found, "metrics") == []
+
+
 def test_a_prometheus_service_is_found_and_asked_through_the_api(filled: Cluster) -> None:
     filled.add(
         "services",

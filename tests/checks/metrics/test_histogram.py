@@ -143,3 +143,10 @@ def test_direct_scrapes_without_traffic_fall_back_on_the_lifetime() -> None:
     assert rates is not None
     assert (rates.window, rates.zero_share, rates.mean) == ("lifetime", 0.9, 0.05)
     assert list(rates.buckets) == [(0.5, 1), (INF, 1)]
+
+
+def test_direct_scrapes_with_less_traffic_than_the_floor_fall_back_on_the_lifetime() -> None:
+    found = metrics(sample(ZEROS, 9, increase=3), *histogram({"0.5": 1, "+Inf": 1}, 0.5, grown=False), source="scrape")
+    few, enough = hit_rates(found, floor=4), hit_rates(found, floor=3)
+    assert few is not None and enough is not None
+    assert (few.window, few.requests, enough.requests) == ("lifetime", 10, 3)
