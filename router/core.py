@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from router.affinity import AffinityMode, AffinitySettings, SessionAffinity
-from router.eligibility import BusyThresholds, refusal, why_not
+from router.affinity import AffinityMode, SessionAffinity
+from router.core_settings import ApproximatePolicy, CoreSettings
+from router.eligibility import refusal, why_not
 from router.engine_time import EngineTimes, EngineTiming, PrefillModel
 from router.events.cache_events import AllBlocksCleared, BlockMoved, BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
@@ -39,50 +38,31 @@ from router.model import (
     WhyNot,
 )
 from router.overlap import behind, shared_beyond
-from router.policies.kv import KvWeights
 from router.policies.registry import make_policy, mode_name
-from router.policies.settings import PolicySettings
 from router.prefix.active import ActiveBlocks
 from router.prefix.capacity import CapacityLru, output_blocks
 from router.prefix.hashing import block_keys, text_key
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
+from router.reuse import potential_loads, reusable_tokens, weighted_blocks
 from router.shared.blocks import SharedBlocks
-from router.truth import TruthLoop, TruthSettings
+from router.truth import TruthLoop
 
 if TYPE_CHECKING:
     from router.lmcache.chunks import PromptChunks
 
-MIB = 1 << 20
+__all__ = [
+    "ApproximatePolicy",
+    "ChunkSource",
+    "CoreSettings",
+    "RoutingCore",
+    "potential_loads",
+    "reusable_tokens",
+    "weighted_blocks",
+]
+
 _LRU_ENTRY_BYTES = 128
 FALLBACK_BLOCK_SIZE = 16
-
-
-class ApproximatePolicy(StrEnum):
-    """What a worker without KV events is taken to hold: what was sent there lately, or as much as fits."""
-
-    TTL = "ttl"
-    LRU = "lru"
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    """Limits in bytes, times in seconds. `predict_ttl`: how long the blocks of an ended request count as held while KV
-    events have neither confirmed nor removed them; 0 switches predict-on-route off, for running requests as well."""
-
-    policies: PolicySettings = field(default_factory=PolicySettings)
-    affinity: AffinitySettings | None = None
-    prefill_model: PrefillModel = PrefillModel.NONE
-    track_output: bool = False
-    assume_kv_reuse: bool = True
-    index_limit: int = 1024 * MIB
-    predict_ttl: float = 5.0
-    approximate_ttl: float = 120.0
-    approximate_policy: ApproximatePolicy = ApproximatePolicy.TTL
-    truth: TruthSettings | None = field(default_factory=TruthSettings)
-    shared_cache: bool = False
-    thresholds: BusyThresholds = field(default_factory=BusyThresholds)
-    seed: int | None = None
 
 
 class ChunkSource(Protocol):
@@ -502,24 +482,3 @@ def _taint_factor(request: RouteRequest, view: FleetView) -> FloatArray:
     sums = [sum(weight for taint, weight in preferred if taint in taints) for taints in view.taints]
     factor: FloatArray = np.exp(-np.tanh(np.array(sums, np.float64)))
     return factor
-
-
-def reusable_tokens(blocks: int, prompt_tokens: int, block_size: int) -> int:
-    """Cached tokens an engine will report for `blocks` held: whole blocks below the prompt's last token, which is
-    always computed (seen in vLLM: 480 of a prompt of 500 in blocks of 32)."""
-    if prompt_tokens <= 0:
-        return 0
-    return min(blocks, (prompt_tokens - 1) // block_size) * block_size
-
-
-def weighted_blocks(device: Any, host: Any, disk: Any, weights: KvWeights) -> Any:
-    """Blocks of a prompt that need not be computed, a block of a slower tier by its weight; of one row or of all."""
-    return device + weights.host_cache_hit_weight * host + weights.disk_cache_hit_weight * disk
-
-
-def potential_loads(candidates: Candidates, prompt_tokens: int, weights: KvWeights) -> tuple[IntArray, IntArray]:
-    """(prefill tokens, decode blocks) of each row as if the request were placed there, int64."""
-    blocks = weighted_blocks(candidates.device, candidates.host, candidates.disk, weights)
-    cached: IntArray = (blocks * candidates.block_size).astype(np.int64)
-    prefill = candidates.prefill_tokens + np.maximum(prompt_tokens - cached, 0)
-    return prefill, candidates.decode_blocks + candidates.new_blocks
