@@ -5,518 +5,80 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
 
 from kvctl.errors import FAILED, Problem
-from kvctl.options import ConfigFile, option
-
-_FLEET = "Fleet"
-_ROUTING = "Routing"
-_WEIGHTS = "Cost of kv mode"
-_MODES = "Other modes"
-_QUEUE = "Queue"
-_LMCACHE = "LMCache"
-_LIMITS = "Limits and timeouts"
+from kvctl.options import ConfigFile
+from kvctl.serve_options import fleet_options, limits_options, routing_options
 
 
 def serve(
-    router_mode: Annotated[
-        str,
-        option(
-            "--router-mode",
-            rich_help_panel=_ROUTING,
-            help="kv, random, round-robin, power-of-two, least-loaded, direct, device-aware-weighted, session, "
-            "prefixaware or kvaware.",
-        ),
-    ] = "kv",
-    host: Annotated[str, option("--host", help="Address of the data port.")] = "127.0.0.1",
-    port: Annotated[int, option("--port", min=0, max=65535, help="Data port; 0 takes a free one.")] = 8000,
-    admin_host: Annotated[str, option("--admin-host", help="Address of the admin port.")] = "127.0.0.1",
-    admin_port: Annotated[
-        int,
-        option(
-            "--admin-port",
-            min=0,
-            max=65535,
-            help="Admin port (metrics, workers, decisions); 0 takes a free one.",
-        ),
-    ] = 9090,
-    worker: Annotated[
-        list[str] | None,
-        option(
-            "--worker",
-            rich_help_panel=_FLEET,
-            metavar="SPEC",
-            help="An engine: URL[,id=…][,kv=tcp://…][,replay=tcp://…][,model=…][,ranks=N][,block-size=N]. Repeatable.",
-        ),
-    ] = None,
-    workers_file: Annotated[
-        Path | None,
-        option(
-            "--workers-file",
-            rich_help_panel=_FLEET,
-            help="A SPEC a line, or YAML/JSON; read again whenever it changes.",
-        ),
-    ] = None,
-    sim: Annotated[
-        int,
-        option("--sim", min=0, max=64, rich_help_panel=_FLEET, help="Embed N simulated engines."),
-    ] = 0,
-    sim_speedup: Annotated[
-        float,
-        option("--sim-speedup", min=0.01, rich_help_panel=_FLEET, help="Their speed-up."),
-    ] = 1.0,
-    model: Annotated[
-        str | None,
-        option(
-            "--model",
-            rich_help_panel=_FLEET,
-            metavar="PATH_OR_NAME",
-            help="The one model to serve by name, or a folder whose tokenizer is used.",
-        ),
-    ] = None,
-    model_alias: Annotated[
-        list[str] | None,
-        option(
-            "--model-alias",
-            rich_help_panel=_FLEET,
-            metavar="NAME=MODEL",
-            help="Another name that clients may use for a model. Repeatable.",
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        option(
-            "--tokenizer",
-            rich_help_panel=_ROUTING,
-            help="The model's tokenizer: a folder or tokenizer.json. Without it the engine's /tokenize is asked.",
-        ),
-    ] = None,
-    predict_ttl: Annotated[
-        float,
-        option(
-            "--predict-ttl",
-            min=0,
-            rich_help_panel=_ROUTING,
-            help="Seconds for which the blocks of an ended request count as held unless the engine says that they "
-            "are gone; those of a running one always do. 0 switches both off.",
-        ),
-    ] = 5.0,
-    approximate_ttl: Annotated[
-        float,
-        option(
-            "--approximate-ttl",
-            min=0,
-            rich_help_panel=_ROUTING,
-            help="Seconds for which the blocks of a request count as held by a worker without KV events.",
-        ),
-    ] = 120.0,
-    approximate_cache_policy: Annotated[
-        str,
-        option(
-            "--approximate-cache-policy",
-            rich_help_panel=_ROUTING,
-            help="A worker without KV events is taken to hold what was sent there lately (ttl: --approximate-ttl), or "
-            "as much of it as fits its cache (lru).",
-        ),
-    ] = "ttl",
-    truth_loop: Annotated[
-        bool,
-        option(
-            "--truth-loop/--no-truth-loop",
-            rich_help_panel=_ROUTING,
-            help="Believe a worker's KV events less where its engine reuses less than they promise.",
-        ),
-    ] = True,
-    allow_mode_override: Annotated[
-        bool,
-        option(
-            "--allow-mode-override",
-            rich_help_panel=_ROUTING,
-            help="Let a request choose its mode with x-kvctl-mode and its weights with x-kvctl-weights.",
-        ),
-    ] = False,
-    router_track_prefill_tokens: Annotated[
-        bool,
-        option(
-            "--router-track-prefill-tokens/--no-router-track-prefill-tokens",
-            rich_help_panel=_WEIGHTS,
-            help="Count prompt tokens that are still to be computed as load.",
-        ),
-    ] = True,
-    router_assume_kv_reuse: Annotated[
-        bool,
-        option(
-            "--router-assume-kv-reuse/--no-router-assume-kv-reuse",
-            rich_help_panel=_WEIGHTS,
-            help="Running requests with one prefix share its blocks; else each counts all of its own.",
-        ),
-    ] = True,
-    router_track_output_blocks: Annotated[
-        bool,
-        option(
-            "--router-track-output-blocks",
-            rich_help_panel=_ROUTING,
-            help="Count the blocks of generated tokens as load, less as the expected length (x-kvctl-osl) comes near.",
-        ),
-    ] = False,
-    router_prefill_load_model: Annotated[
-        str,
-        option(
-            "--router-prefill-load-model",
-            rich_help_panel=_ROUTING,
-            help="How queued prefill goes down while time passes: none (at the first token), polynomial, or fitted to "
-            "observed times to first token.",
-        ),
-    ] = "none",
-    session_key: Annotated[
-        str | None,
-        option(
-            "--session-key",
-            rich_help_panel=_ROUTING,
-            metavar="HEADER|body:FIELD",
-            help="Where a request names its session, besides x-session-id: a header, or a field of its JSON body.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        option(
-            "--seed",
-            min=0,
-            max=2**63 - 1,
-            rich_help_panel=_ROUTING,
-            help="Makes random choices repeat; by default each start differs.",
-        ),
-    ] = None,
-    kv_cost: Annotated[
-        str,
-        option("--kv-cost", rich_help_panel=_WEIGHTS, help="The unit kv counts in: blocks, or expected time."),
-    ] = "blocks",
-    overlap_score_credit: Annotated[
-        float,
-        option(
-            "--overlap-score-credit",
-            rich_help_panel=_WEIGHTS,
-            help="C: a cached device block's worth.",
-        ),
-    ] = 1.0,
-    overlap_score_credit_decay: Annotated[
-        float,
-        option(
-            "--overlap-score-credit-decay",
-            rich_help_panel=_WEIGHTS,
-            help="D: how fast that credit fades on a worker with more queued prefill.",
-        ),
-    ] = 0.0,
-    prefill_load_scale: Annotated[
-        float,
-        option(
-            "--prefill-load-scale",
-            rich_help_panel=_WEIGHTS,
-            help="S: prefill against decode.",
-        ),
-    ] = 1.0,
-    decode_active_request_weight: Annotated[
-        float,
-        option(
-            "--decode-active-request-weight",
-            rich_help_panel=_WEIGHTS,
-            help="A: blocks that an active request counts as.",
-        ),
-    ] = 0.0,
-    host_cache_hit_weight: Annotated[
-        float,
-        option(
-            "--host-cache-hit-weight",
-            rich_help_panel=_WEIGHTS,
-            help="Wh: a block in host memory.",
-        ),
-    ] = 0.75,
-    disk_cache_hit_weight: Annotated[
-        float,
-        option(
-            "--disk-cache-hit-weight",
-            rich_help_panel=_WEIGHTS,
-            help="Wd: a block on disk.",
-        ),
-    ] = 0.25,
-    shared_cache_multiplier: Annotated[
-        float,
-        option(
-            "--shared-cache-multiplier",
-            rich_help_panel=_WEIGHTS,
-            help="M: a block in a shared store.",
-        ),
-    ] = 0.5,
-    shared_cache: Annotated[
-        str | None,
-        option(
-            "--shared-cache",
-            rich_help_panel=_WEIGHTS,
-            metavar="redis://HOST:PORT|events",
-            help="The store that all engines share: a Redis that is asked for each prompt's blocks, or only what the "
-            "engines' KV events tell of it.",
-        ),
-    ] = None,
-    shared_cache_timeout: Annotated[
-        float,
-        option(
-            "--shared-cache-timeout",
-            rich_help_panel=_WEIGHTS,
-            help="Seconds that a request waits for that Redis at most; then it is placed without.",
-        ),
-    ] = 0.02,
-    router_temperature: Annotated[
-        float,
-        option(
-            "--router-temperature",
-            rich_help_panel=_WEIGHTS,
-            help="T: 0 takes the cheapest, more spreads.",
-        ),
-    ] = 0.0,
-    shadow: Annotated[
-        str | None,
-        option(
-            "--shadow",
-            rich_help_panel=_ROUTING,
-            metavar="MODE,…",
-            help="Modes that decide on the live state without acting; see GET /shadow on the admin port.",
-        ),
-    ] = None,
-    session_affinity_ttl: Annotated[
-        float | None,
-        option(
-            "--session-affinity-ttl",
-            rich_help_panel=_ROUTING,
-            help="In any mode: a session stays with its worker until it was idle for so many seconds.",
-        ),
-    ] = None,
-    session_affinity_mode: Annotated[
-        str,
-        option(
-            "--session-affinity-mode",
-            rich_help_panel=_ROUTING,
-            help="hard: a busy worker refuses its sessions; soft: they move.",
-        ),
-    ] = "hard",
-    load_bound: Annotated[
-        float,
-        option(
-            "--load-bound",
-            rich_help_panel=_ROUTING,
-            help="kv: no worker gets more than this times the mean of requests in flight; 0 is no bound.",
-        ),
-    ] = 1.25,
-    cuda_to_cpu_ratio: Annotated[
-        int,
-        option(
-            "--cuda-to-cpu-ratio",
-            rich_help_panel=_MODES,
-            help="device-aware-weighted: requests of a CUDA worker for one of a CPU worker.",
-        ),
-    ] = 8,
-    balance_factor: Annotated[
-        float,
-        option(
-            "--balance-factor",
-            rich_help_panel=_MODES,
-            help="session, prefixaware: no worker gets more than this times the mean of requests in flight.",
-        ),
-    ] = 1.25,
-    prefix_limit: Annotated[
-        int,
-        option("--prefix-limit", rich_help_panel=_MODES, help="prefixaware: blocks it remembers, about 80 bytes each."),
-    ] = 1_000_000,
-    min_match_tokens: Annotated[
-        int,
-        option(
-            "--min-match-tokens", rich_help_panel=_MODES, help="prefixaware: a shorter known prefix is not followed."
-        ),
-    ] = 0,
-    kvaware_threshold: Annotated[
-        int,
-        option(
-            "--kvaware-threshold",
-            "--kv-aware-threshold",
-            rich_help_panel=_MODES,
-            help="kvaware: tokens of the prompt that may be missing from a hit.",
-        ),
-    ] = 2000,
-    kvaware_fallback: Annotated[
-        str,
-        option(
-            "--kvaware-fallback",
-            rich_help_panel=_MODES,
-            help="kvaware: the mode without a hit: session, round-robin, least-loaded, power-of-two, random or kv.",
-        ),
-    ] = "session",
-    active_decode_blocks_threshold: Annotated[
-        float | None,
-        option(
-            "--active-decode-blocks-threshold",
-            rich_help_panel=_LIMITS,
-            help="A worker with a larger share (0..1) of its blocks in live requests is busy.",
-        ),
-    ] = None,
-    active_prefill_tokens_threshold: Annotated[
-        int | None,
-        option(
-            "--active-prefill-tokens-threshold",
-            rich_help_panel=_LIMITS,
-            help="A worker with more prompt tokens waiting is busy.",
-        ),
-    ] = None,
-    active_prefill_tokens_threshold_frac: Annotated[
-        float | None,
-        option(
-            "--active-prefill-tokens-threshold-frac",
-            rich_help_panel=_LIMITS,
-            help="The same as a multiple of the worker's batch-tokens (a key of its SPEC).",
-        ),
-    ] = None,
-    queue_limit: Annotated[
-        int,
-        option(
-            "--queue-limit",
-            min=0,
-            rich_help_panel=_QUEUE,
-            help="Requests that may wait while all workers are busy (past a threshold); 0 refuses them at once.",
-        ),
-    ] = 0,
-    queue_timeout: Annotated[
-        float,
-        option("--queue-timeout", min=0.001, rich_help_panel=_QUEUE, help="Longest wait in seconds."),
-    ] = 60.0,
-    queue_class: Annotated[
-        list[str] | None,
-        option(
-            "--queue-class",
-            rich_help_panel=_QUEUE,
-            metavar="NAME[:order=wspt][,quantum=512][,limit=N][,token-limit=N]",
-            help="A class of requests (x-kvctl-class) with its share of the turns. Repeatable.",
-        ),
-    ] = None,
-    tenant_limit: Annotated[
-        int | None,
-        option(
-            "--tenant-limit",
-            min=1,
-            rich_help_panel=_QUEUE,
-            help="Requests that one tenant (x-tenant-id) may have waiting and running.",
-        ),
-    ] = None,
-    lmcache_controller: Annotated[
-        str | None,
-        option(
-            "--lmcache-controller",
-            rich_help_panel=_LMCACHE,
-            metavar="HOST[:PULL][,reply=PORT][,heartbeat=PORT][,advertise=HOST]",
-            help="Be the LMCache controller of the workers (LMCache 0.3.12 and later). Ports 9000, 9001 and 9002 unless "
-            "told otherwise; 0 takes a free one.",
-        ),
-    ] = None,
-    lmcache_none_hash: Annotated[
-        int | None,
-        option(
-            "--lmcache-none-hash",
-            rich_help_panel=_LMCACHE,
-            help="The NONE_HASH that the workers log. Without it, it is learnt from what they admit.",
-        ),
-    ] = None,
-    lmcache_hash: Annotated[
-        str,
-        option(
-            "--lmcache-hash",
-            rich_help_panel=_LMCACHE,
-            help="Their hash algorithm until it is learnt: builtin, sha256_cbor or sha256_cbor_64bit.",
-        ),
-    ] = "builtin",
-    lmcache_chunk_size: Annotated[
-        int,
-        option("--lmcache-chunk-size", min=1, max=65536, rich_help_panel=_LMCACHE, help="Their chunk size likewise."),
-    ] = 256,
-    lmcache_heartbeat_timeout: Annotated[
-        float,
-        option(
-            "--lmcache-heartbeat-timeout",
-            min=1,
-            rich_help_panel=_LMCACHE,
-            help="Seconds without a heartbeat after which a worker is shown as degraded.",
-        ),
-    ] = 30.0,
-    lmcache_index_limit_mib: Annotated[
-        int,
-        option("--lmcache-index-limit-mib", min=1, rich_help_panel=_LMCACHE, help="Memory of its chunk keys."),
-    ] = 256,
-    index_limit_mib: Annotated[
-        int,
-        option(
-            "--index-limit-mib",
-            min=1,
-            rich_help_panel=_LIMITS,
-            help="Memory of the block index.",
-        ),
-    ] = 1024,
-    max_body_mib: Annotated[
-        int,
-        option("--max-body-mib", min=1, rich_help_panel=_LIMITS, help="Largest request body."),
-    ] = 64,
-    max_connections: Annotated[
-        int,
-        option(
-            "--max-connections",
-            min=1,
-            rich_help_panel=_LIMITS,
-            help="Client connections at a time.",
-        ),
-    ] = 20_000,
-    connect_timeout: Annotated[
-        float,
-        option(
-            "--connect-timeout",
-            min=0.01,
-            rich_help_panel=_LIMITS,
-            help="Seconds to reach an engine.",
-        ),
-    ] = 5.0,
-    first_byte_timeout: Annotated[
-        float,
-        option(
-            "--first-byte-timeout",
-            min=0.01,
-            rich_help_panel=_LIMITS,
-            help="Seconds until the engine's first byte.",
-        ),
-    ] = 600.0,
-    idle_timeout: Annotated[
-        float,
-        option(
-            "--idle-timeout",
-            min=0.01,
-            rich_help_panel=_LIMITS,
-            help="Longest silence inside an answer.",
-        ),
-    ] = 300.0,
-    drain_timeout: Annotated[
-        float,
-        option(
-            "--drain-timeout",
-            min=0,
-            rich_help_panel=_LIMITS,
-            help="Seconds for running requests to finish when the router is stopped.",
-        ),
-    ] = 30.0,
-    health_interval: Annotated[
-        float,
-        option(
-            "--health-interval",
-            min=0.05,
-            rich_help_panel=_FLEET,
-            help="Seconds between health checks.",
-        ),
-    ] = 1.0,
-    log_level: Annotated[str, option("--log-level", help="debug, info, warning or error.")] = "info",
-    output: Annotated[str, option("--output", "-o", help="text, or json: one line when ready.")] = "text",
+    router_mode: routing_options.RouterMode = "kv",
+    host: fleet_options.Host = "127.0.0.1",
+    port: fleet_options.Port = 8000,
+    admin_host: fleet_options.AdminHost = "127.0.0.1",
+    admin_port: fleet_options.AdminPort = 9090,
+    worker: fleet_options.Worker = None,
+    workers_file: fleet_options.WorkersFile = None,
+    sim: fleet_options.Sim = 0,
+    sim_speedup: fleet_options.SimSpeedup = 1.0,
+    model: fleet_options.Model = None,
+    model_alias: fleet_options.ModelAlias = None,
+    tokenizer: routing_options.Tokenizer = None,
+    predict_ttl: routing_options.PredictTtl = 5.0,
+    approximate_ttl: routing_options.ApproximateTtl = 120.0,
+    approximate_cache_policy: routing_options.ApproximateCachePolicy = "ttl",
+    truth_loop: routing_options.TruthLoop = True,
+    allow_mode_override: routing_options.AllowModeOverride = False,
+    router_track_prefill_tokens: routing_options.RouterTrackPrefillTokens = True,
+    router_assume_kv_reuse: routing_options.RouterAssumeKvReuse = True,
+    router_track_output_blocks: routing_options.RouterTrackOutputBlocks = False,
+    router_prefill_load_model: routing_options.RouterPrefillLoadModel = "none",
+    session_key: routing_options.SessionKey = None,
+    seed: routing_options.Seed = None,
+    kv_cost: routing_options.KvCost = "blocks",
+    overlap_score_credit: routing_options.OverlapScoreCredit = 1.0,
+    overlap_score_credit_decay: routing_options.OverlapScoreCreditDecay = 0.0,
+    prefill_load_scale: routing_options.PrefillLoadScale = 1.0,
+    decode_active_request_weight: routing_options.DecodeActiveRequestWeight = 0.0,
+    host_cache_hit_weight: routing_options.HostCacheHitWeight = 0.75,
+    disk_cache_hit_weight: routing_options.DiskCacheHitWeight = 0.25,
+    shared_cache_multiplier: routing_options.SharedCacheMultiplier = 0.5,
+    shared_cache: routing_options.SharedCache = None,
+    shared_cache_timeout: routing_options.SharedCacheTimeout = 0.02,
+    router_temperature: routing_options.RouterTemperature = 0.0,
+    shadow: routing_options.Shadow = None,
+    session_affinity_ttl: routing_options.SessionAffinityTtl = None,
+    session_affinity_mode: routing_options.SessionAffinityMode = "hard",
+    load_bound: routing_options.LoadBound = 1.25,
+    cuda_to_cpu_ratio: routing_options.CudaToCpuRatio = 8,
+    balance_factor: routing_options.BalanceFactor = 1.25,
+    prefix_limit: routing_options.PrefixLimit = 1_000_000,
+    min_match_tokens: routing_options.MinMatchTokens = 0,
+    kvaware_threshold: routing_options.KvawareThreshold = 2000,
+    kvaware_fallback: routing_options.KvawareFallback = "session",
+    active_decode_blocks_threshold: limits_options.ActiveDecodeBlocksThreshold = None,
+    active_prefill_tokens_threshold: limits_options.ActivePrefillTokensThreshold = None,
+    active_prefill_tokens_threshold_frac: limits_options.ActivePrefillTokensThresholdFrac = None,
+    queue_limit: limits_options.QueueLimit = 0,
+    queue_timeout: limits_options.QueueTimeout = 60.0,
+    queue_class: limits_options.QueueClass = None,
+    tenant_limit: limits_options.TenantLimit = None,
+    lmcache_controller: limits_options.LmcacheController = None,
+    lmcache_none_hash: limits_options.LmcacheNoneHash = None,
+    lmcache_hash: limits_options.LmcacheHash = "builtin",
+    lmcache_chunk_size: limits_options.LmcacheChunkSize = 256,
+    lmcache_heartbeat_timeout: limits_options.LmcacheHeartbeatTimeout = 30.0,
+    lmcache_index_limit_mib: limits_options.LmcacheIndexLimitMib = 256,
+    index_limit_mib: limits_options.IndexLimitMib = 1024,
+    max_body_mib: limits_options.MaxBodyMib = 64,
+    max_connections: limits_options.MaxConnections = 20_000,
+    connect_timeout: limits_options.ConnectTimeout = 5.0,
+    first_byte_timeout: limits_options.FirstByteTimeout = 600.0,
+    idle_timeout: limits_options.IdleTimeout = 300.0,
+    drain_timeout: limits_options.DrainTimeout = 30.0,
+    health_interval: fleet_options.HealthInterval = 1.0,
+    log_level: fleet_options.LogLevel = "info",
+    output: fleet_options.Output = "text",
     config: ConfigFile = None,
 ) -> None:
     """Run the router in front of engines (OpenAI-compatible).
