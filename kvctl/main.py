@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -76,6 +77,8 @@ def _where(wrong: Any) -> str:
 def main() -> None:
     """Console entry: turns a `Problem` into one line on stderr and its exit code."""
     _register()
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.encoding.lower().startswith("utf"):
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

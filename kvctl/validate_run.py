@@ -6,6 +6,8 @@ Reads the system through `checks.collect`; writes the report to stdout, progress
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import signal
 import sys
 import threading
@@ -284,9 +286,20 @@ def _code(diagnosis: Diagnosis, checks: tuple[Check, ...], report: Report) -> in
 
 
 def _print(diagnosis: Diagnosis, report: Report) -> None:
-    machine = _MACHINE.get(report.output)
-    if machine is not None:
-        sys.stdout.write(machine(diagnosis, __version__, Severity(report.least)))
+    """A reader that went away (`| head`) changes nothing about the result. Raises Problem where writing fails."""
+    if sys.stdout is None:  # closed before the start
         return
-    form = Form.QUIET if report.quiet else Form(report.output)
-    show(diagnosis, Console(no_color=report.no_color or None), form, least=Severity(report.least))
+    machine = _MACHINE.get(report.output)
+    try:
+        if machine is not None:
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8")
+            sys.stdout.write(machine(diagnosis, __version__, Severity(report.least)))
+        else:
+            form = Form.QUIET if report.quiet else Form(report.output)
+            show(diagnosis, Console(no_color=report.no_color or None), form, least=Severity(report.least))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise Problem(f"the report cannot be written: {error.strerror}", code=UNREACHABLE) from None

@@ -88,9 +88,7 @@ class LogReader:
             return Logs(None, head.error, head.message)
         text, cut = head.text, _full(head.text, limit)
         if cut:
-            tail = self.tape.ask(
-                "log", f"{where} tail", partial(self._from_file, partial(files.tail, path, limit), path)
-            )
+            tail = self.tape.ask("log", f"{where} tail", partial(self._from_file, files.tail, path))
             text = merge(text, tail.text if tail.ok else "")
         return Logs(read_log(text, where=where, started_at=None, patterns=self.patterns, limit_reached=cut))
 
