@@ -134,7 +134,7 @@ def data_sha256() -> str:
 
 def _result(check: Check, finding: Finding) -> Result:
     target = finding.target
-    hint = finding.hint or ("" if finding.status is Status.PASS else check.hint)
+    hint = finding.hint or (check.hint if finding.status in _EXPLAINED else "")
     return Result(
         id=check.id,
         title=check.title,

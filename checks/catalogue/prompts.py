@@ -66,10 +66,14 @@ def _by_traffic(snapshot: Snapshot) -> Finding:
         return skipped(reason, message, FLEET, *evidence)
     told = f"{chats} of {total} requests are chats"
     if not completions:
-        return failed(f"{told}: kvaware matches none of them, only completions carry a prompt", FLEET, *evidence)
+        message = f"{told}: kvaware matches none of them, only completions carry a prompt"
+        return failed(message, FLEET, *evidence, hint=_CHATS)
     if chats / total > limits.miss_share_warn:
-        return warned(f"{told}, which kvaware never matches", FLEET, *evidence)
+        return warned(f"{told}, which kvaware never matches", FLEET, *evidence, hint=_CHATS)
     return passed(told, FLEET, *evidence)
+
+
+_CHATS = "send completions (/v1/completions), or give the router a strategy that reads chats (prefixaware)"
 
 
 def _requests_by_kind(snapshot: Snapshot) -> tuple[int, int, tuple[Evidence, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.lmcache import uses_server
+from checks.lmcache import times, uses_server
 from checks.metrics.view import Metrics, Reading
 from checks.model import (
     FLEET,
@@ -205,7 +205,7 @@ def _lost_contexts(snapshot: Snapshot, member: Member) -> Iterator[Finding]:
     gone, late = log.since(since, "lmcache-mp-gone"), log.since(since, "lmcache-mp-timeout")
     last = log.last("lmcache-mp-gone", "lmcache-mp-recovered", "lmcache-stored", "lmcache-retrieved")
     if gone:
-        message = f"LMCache's server dropped an idle worker: {len(gone)} stores or loads failed since"
+        message = f"LMCache's server dropped an idle worker: stores or loads failed {times(len(gone))} since"
         yield failed(message, member.target, log.evidence(gone[-1]))
     elif late:
         message = f"{len(late)} requests to LMCache's server timed out"

@@ -7,6 +7,7 @@ only what did not pass; `quiet` the verdict alone. Texts come clean from the run
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from itertools import groupby
@@ -14,7 +15,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from checks.model import Diagnosis, Reason, Result, Status, Verdict
+from checks.model import Diagnosis, Group, Reason, Result, Status, Verdict
 from checks.report.grouping import Line, at_least, consequences, lines, names, shown_counts, skips
 from checks.report.shape import page
 from checks.verdict import Severity, counts, first_cause
@@ -43,15 +44,19 @@ _REASONS = {
     "disabled": "switched off",
     "gone": "gone during the run",
 }
-_MISSING = (
-    (Reason.NO_TRAFFIC, "First: send some traffic and run it again, or let it send a little itself with --probe."),
-    (
-        Reason.LOG_TRUNCATED,
-        "First: restart one worker and run it again within five minutes: the lines that tell are gone from the logs.",
-    ),
-    (None, "First: give it more to read: the cluster, or --router, --worker and --log for each process."),
-)
-"""What to do about an open verdict, by what was missing."""
+_MISSING = {
+    Reason.NO_TRAFFIC: "First: send some traffic and run it again, or let it send a little itself with --probe.",
+    Reason.LOG_TRUNCATED: "First: restart one worker and run it again within five minutes: the lines that tell are "
+    "gone from the logs.",
+}
+"""What to do about an open verdict, by what was missing most."""
+_UNKNOWN = "First: give it more to read: the cluster, or --router, --worker and --log for each process."
+_ERRORS = {
+    "rbac": "permission denied",
+    "unreachable": "unreachable",
+    "timeout": "no answer in time",
+    "parse": "the answer cannot be read",
+}
 _SHOWN = 3
 _LISTED = 6
 _INDENT = 4
@@ -74,7 +79,10 @@ def show(diagnosis: Diagnosis, console: Console, form: Form = Form.TEXT, *, leas
     _verdict(out, diagnosis)
     if form is not Form.QUIET:
         listed = lines(at_least(diagnosis.results, least))
-        _sections(out, listed, form, diagnosis.namespace)
+        many = _many_errors(listed) if form in (Form.TEXT, Form.SHORT) else {}
+        hidden = {check for checks in many.values() for check in checks}
+        _sections(out, [line for line in listed if not _error_of(line, hidden)], form, diagnosis.namespace)
+        _errors(out, many)
         if form is Form.TEXT:
             _skips(out, listed)
         _ending(out, diagnosis)
@@ -201,6 +209,33 @@ def _every_target(line: Line) -> list[Text]:
     return found
 
 
+def _many_errors(listed: list[Line]) -> dict[Reason | None, list[str]]:
+    """Checks that could not be evaluated for a reason that many share: what it is, access tells once."""
+    found: dict[Reason | None, list[str]] = {}
+    for line in listed:
+        if line.status is Status.ERROR and line.group is not Group.ACCESS:
+            for reason in dict.fromkeys(one.reason for one in line.results):
+                found.setdefault(reason, []).append(line.id)
+    return {reason: checks for reason, checks in found.items() if len(checks) > _SHOWN}
+
+
+def _error_of(line: Line, hidden: set[str]) -> bool:
+    return line.status is Status.ERROR and line.group is not Group.ACCESS and line.id in hidden
+
+
+def _errors(out: _Printer, many: dict[Reason | None, list[str]]) -> None:
+    if many:
+        out.put(Text(""))
+    for reason, checks in many.items():
+        told = f"{len(checks)} checks could not be evaluated, {_ERRORS.get(str(reason), str(reason))}: {_some(checks)}"
+        out.marked(Status.ERROR, Text(told), _COLOURS[Status.ERROR])
+
+
+def _some(checks: list[str]) -> str:
+    more = f" and {len(checks) - _LISTED} more" if len(checks) > _LISTED else ""
+    return ", ".join(checks[:_LISTED]) + more
+
+
 def _skips(out: _Printer, listed: list[Line]) -> None:
     """A line for each reason that somebody can do something about; last, how many checks are for other systems."""
     skipped = skips(listed)
@@ -208,8 +243,7 @@ def _skips(out: _Printer, listed: list[Line]) -> None:
     if skipped or others:
         out.put(Text(""))
     for reason, checks in skipped.items():
-        more = f" and {len(checks) - _LISTED} more" if len(checks) > _LISTED else ""
-        told = f"{len(checks)} skipped, {_REASONS.get(str(reason), str(reason))}: {', '.join(checks[:_LISTED])}{more}"
+        told = f"{len(checks)} skipped, {_REASONS.get(str(reason), str(reason))}: {_some(checks)}"
         out.marked(Status.SKIP, Text(told, style="dim"), "dim")
     if others:
         told = f"{len(others)} skipped, not for this system (-o wide lists them)"
@@ -229,8 +263,13 @@ def _ending(out: _Printer, diagnosis: Diagnosis) -> None:
     """The verdict again, where a long report has scrolled its first lines away."""
     out.put(Text(""))
     first = _first(diagnosis)
-    told = f": {_tally(diagnosis.results)}" + ("" if first is None else f". First: {first.id} ({page(first.id)})")
+    told = f": {_tally(diagnosis.results)}"
+    told += "" if first is None else f". {_lead(diagnosis)}: {first.id} ({page(first.id)})"
     out.put(Text.assemble(_word(diagnosis), told))
+
+
+def _lead(diagnosis: Diagnosis) -> str:
+    return "Worth a look" if diagnosis.verdict is Verdict.WORKING else "First"
 
 
 def _word(diagnosis: Diagnosis) -> Text:
@@ -241,10 +280,10 @@ def next_step(diagnosis: Diagnosis) -> str:
     """What to do first; '' if nothing is to be done."""
     cause = _first(diagnosis)
     if diagnosis.verdict is not Verdict.INCONCLUSIVE or cause is not None:
-        lead = "Worth a look" if diagnosis.verdict is Verdict.WORKING else "First"
-        return "" if cause is None else f"{lead}: {_brief(cause)} ({page(cause.id)})."
-    reasons = {one.reason for one in diagnosis.results if counts(one)}
-    return next(advice for reason, advice in _MISSING if reason is None or reason in reasons)
+        return "" if cause is None else f"{_lead(diagnosis)}: {_brief(cause)} ({page(cause.id)})."
+    missing = Counter(one.reason for one in diagnosis.results if counts(one) and one.reason in _MISSING)
+    most = max(_MISSING, key=lambda reason: missing[reason])
+    return _MISSING[most] if missing[most] else _UNKNOWN
 
 
 def _first(diagnosis: Diagnosis) -> Result | None:

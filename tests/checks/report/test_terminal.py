@@ -159,6 +159,34 @@ def test_checks_for_other_systems_are_counted_last() -> None:
     assert skipped == ["1 skipped, too little traffic: KV501", "8 skipped, not for this system (-o wide lists them)"]
 
 
+def denied(count: int) -> Diagnosis:
+    told = [result(f"KV20{at}", Status.ERROR, Group.REGISTRATION, reason=Reason.RBAC) for at in range(1, count + 1)]
+    return diagnosis(result("KV001", Status.ERROR, Group.ACCESS, reason=Reason.RBAC), *told)
+
+
+@pytest.mark.parametrize("form", [Form.TEXT, Form.SHORT])
+def test_many_checks_that_one_reason_keeps_from_an_answer_are_one_line(form: Form) -> None:
+    text = " ".join(printed(denied(8), form).split())
+    assert "err 8 checks could not be evaluated, permission denied: KV201, KV202, KV203, KV204, KV205, KV206" in text
+    assert "title of KV202" not in text
+    assert "title of KV001" in text
+
+
+def test_few_checks_without_an_answer_stand_in_their_sections() -> None:
+    text = printed(denied(3))
+    assert text.count("err  KV20") == 3
+    assert "checks could not be evaluated" not in text
+
+
+def test_wide_shows_each_check_without_an_answer() -> None:
+    assert printed(denied(8), Form.WIDE).count("err  KV20") == 8
+
+
+def test_the_last_line_of_a_working_system_does_not_speak_of_first_things() -> None:
+    one = diagnosis(result("KV005", Status.WARN, Group.ACCESS), verdict=Verdict.WORKING)
+    assert printed(one).rstrip().endswith("Worth a look: KV005 (docs/checks/KV005.md)")
+
+
 def test_wide_shows_each_target_with_all_its_evidence_and_each_skip() -> None:
     text = printed(mixed(), Form.WIDE)
     assert "Pod w-0.prod/vllm: did not start" in text
@@ -207,6 +235,8 @@ def test_a_message_that_only_repeats_the_title_is_left_out() -> None:
     [
         ([Reason.NO_TRAFFIC, Reason.NO_DATA], "--probe"),
         ([Reason.LOG_TRUNCATED, Reason.NO_DATA], "restart one worker"),
+        ([Reason.LOG_TRUNCATED, Reason.LOG_TRUNCATED, Reason.NO_TRAFFIC], "restart one worker"),
+        ([Reason.LOG_TRUNCATED, Reason.NO_TRAFFIC, Reason.NO_TRAFFIC], "--probe"),
         ([Reason.NO_DATA], "give it more to read"),
         ([], "give it more to read"),
     ],
