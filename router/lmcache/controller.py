@@ -22,13 +22,16 @@ import numpy as np
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.lmcache.binding import Bound, Candidate, How, bind
-from router.lmcache.chunks import PromptChunks, Scheme
-from router.lmcache.index import ChunkIndex, Depth, Tier
+from router.lmcache.chunks import PromptChunks
+from router.lmcache.index import ChunkIndex
 from router.lmcache.learn import LEARNT_TOKENS, Found, SeenPrompt, find_scheme, shows
-from router.lmcache.registry import Instances, LmWorker
+from router.lmcache.overlap import Overlap
+from router.lmcache.registry import Instances
 from router.lmcache.settings import ControllerSettings
+from router.lmcache.shown import entry
 from router.lmcache.sockets import ControllerSockets
 from router.lmcache.wire import Answer, Ask, Push
+from router.lmcache.worker import LmWorker
 from router.model import IntArray
 from router.prefix.hashing import Tokens
 
@@ -41,8 +44,6 @@ _JUDGED_AFTER: Final = 10.0
 """Seconds after which a prompt's first chunk should be known, if ever."""
 _MOST_PROMPTS: Final = 256
 _LEARN_FROM: Final = 64
-_ENOUGH: Final = 20
-"""Prompts without a match after which a worker's hash is said never to match."""
 _SURE: Final = 2
 """Prompts that must agree on the worker of an instance."""
 
@@ -59,7 +60,12 @@ class LMCacheController:
         self.fleet = fleet
         self.index = ChunkIndex(settings.index_limit)
         self.instances = Instances(
-            self.index, settings.scheme, self._heartbeat_url, self._rebind, self._regroup, settings.patience
+            self.index,
+            settings.scheme,
+            self._heartbeat_url,
+            self.fleet_changed,
+            self._forget_overlap,
+            settings.patience,
         )
         self.bound: dict[str, Bound] = {}
         self.sockets: ControllerSockets | None = None
@@ -68,8 +74,8 @@ class LMCacheController:
         self._prompts: deque[SeenPrompt] = deque(maxlen=_MOST_PROMPTS)
         self._to_judge: deque[SeenPrompt] = deque(maxlen=4 * _MOST_PROMPTS)
         self._shown: dict[str, str] = {}
-        self._group: tuple[dict[Scheme, int], Counter[str]] | None = None
-        self._rows: tuple[FleetView | None, dict[str, list[int]]] = (None, {})
+        self._overlap: Overlap | None = None
+        self._unsettled = False
         self._task: asyncio.Task[None] | None = None
 
     # -- life --------------------------------------------------------------------------------------------------
@@ -131,54 +137,16 @@ class LMCacheController:
         self, prompt: PromptChunks, view: FleetView, device: IntArray, host: IntArray, disk: IntArray
     ) -> tuple[IntArray, IntArray]:
         """`host` and `disk`, blocks of each row beyond `device`, by what the row's LMCache holds in addition."""
-        depths = self._depths(prompt)
-        if not depths:
+        overlap = self._overlap
+        if overlap is None or overlap.view is not view:
+            overlap = self._overlap = Overlap(view, self.instances.workers.values(), self.bound)
+        found = overlap.tokens(prompt, self.index)
+        if found is None:
             return host, disk
-        rows = self._rows_of(view)
-        in_host, in_any = (np.zeros(len(view.workers), np.int64) for _ in range(2))
-        for instance, depth in depths.items():
-            bound = self.bound[instance]
-            for row in rows.get(bound.worker, ()):
-                if bound.rank is None or view.ranks[row] == bound.rank:
-                    in_host[row] = max(in_host[row], depth.host)
-                    in_any[row] = max(in_any[row], depth.total)
+        in_host, in_any = found
         block = view.scoring_block_size
         host = np.maximum(host, in_host // block - device)
         return host, np.maximum(disk, in_any // block - device - host)
-
-    def _depths(self, prompt: PromptChunks) -> dict[str, Depth]:
-        """Leading tokens by bound instance: of its workers that tell keys, the one that holds least counts."""
-        if self._group is None:
-            self._group = self._grouped()
-        among, tellers = self._group
-        found: dict[str, Depth] = {}
-        counted: Counter[str] = Counter()
-        most = len(prompt.tokens)
-        for scheme, workers in among.items():
-            for bit, depth in self.index.match(prompt.keys(scheme), workers).items():
-                size, instance = scheme.form.chunk_size, self.instances.by_bit[bit].instance
-                least = found.get(instance, Depth(most, most))
-                found[instance] = Depth(min(least.host, depth.host * size), min(least.total, depth.total * size))
-                counted[instance] += 1
-        return {instance: depth for instance, depth in found.items() if counted[instance] == tellers[instance]}
-
-    def _grouped(self) -> tuple[dict[Scheme, int], Counter[str]]:
-        """The workers whose keys count, as bits by scheme, and how many each instance has."""
-        among: dict[Scheme, int] = {}
-        tellers: Counter[str] = Counter()
-        for worker in self.instances.workers.values():
-            if worker.told and self.bound[worker.instance].worker:
-                among[worker.scheme] = among.get(worker.scheme, 0) | 1 << worker.bit
-                tellers[worker.instance] += 1
-        return among, tellers
-
-    def _rows_of(self, view: FleetView) -> dict[str, list[int]]:
-        if self._rows[0] is not view:
-            rows: dict[str, list[int]] = {}
-            for row, worker in enumerate(view.workers):
-                rows.setdefault(worker, []).append(row)
-            self._rows = (view, rows)
-        return self._rows[1]
 
     def placed(self, prompt: PromptChunks, worker: str) -> None:
         """The prompt was sent to `worker`: its chunks should be admitted there soon."""
@@ -190,18 +158,26 @@ class LMCacheController:
     def engine_gone(self, worker: str) -> None:
         """The engine's process has ended: what its LMCache held in memory is gone."""
         for one in self.instances.workers.values():
-            if self.bound[one.instance].worker == worker:
+            if self._of(one.instance) == worker:
                 self.instances.emptied(one)
+
+    def _of(self, instance: str) -> str:
+        """The id of the worker that it is of, "" if that is not known."""
+        bound = self.bound.get(instance)
+        return "" if bound is None else bound.worker
 
     # -- for the admin port ------------------------------------------------------------------------------------
 
     def state_of(self, worker: str) -> list[dict[str, Any]]:
         """One entry for each LMCache worker of a registered worker."""
-        return [
-            self._entry(one) for one in self.instances.workers.values() if self.bound[one.instance].worker == worker
-        ]
+        self.settle()
+        return [self._entry(one) for one in self.instances.workers.values() if self._of(one.instance) == worker]
+
+    def _entry(self, one: LmWorker) -> dict[str, Any]:
+        return entry(one, self.bound[one.instance], self.index, self._clock())
 
     def shown(self) -> dict[str, Any]:
+        self.settle()
         pull, reply, heartbeat = (0, 0, 0) if self.sockets is None else self.sockets.ports
         return {
             "host": self.settings.host,
@@ -213,52 +189,29 @@ class LMCacheController:
             "workers": [self._entry(one) for one in self.instances.workers.values()],
         }
 
-    def _entry(self, one: LmWorker) -> dict[str, Any]:
-        bound, now, form = self.bound[one.instance], self._clock(), one.scheme.form
-        return {
-            "instance": one.instance,
-            "lmcache_worker": one.number,
-            "address": f"{one.ip}:{one.port}",
-            "worker": bound.worker or None,
-            "dp_rank": bound.rank,
-            "bound_by": str(bound.how),
-            "state": str(one.state),
-            "seconds_since_heartbeat": None if one.heartbeat_at is None else round(now - one.heartbeat_at, 1),
-            "heartbeats": one.heartbeats,
-            "keys": {"host": self.index.count(one.bit, Tier.HOST), "disk": self.index.count(one.bit, Tier.DISK)},
-            "locations": {
-                name: {"last_seq": location.last_seq, "gaps": location.gaps} for name, location in one.locations.items()
-            },
-            "admits": one.admits,
-            "evicts": one.evicts,
-            "full_syncs": one.syncs,
-            "full_sync_wanted": one.wants_sync,
-            "hash": {
-                "state": hash_state(one),
-                "algorithm": str(form.algorithm),
-                "chunk_size": form.chunk_size,
-                "prompts_matched": one.matched,
-                "prompts_unmatched": one.unmatched,
-            },
-        }
-
     # -- who is whose ------------------------------------------------------------------------------------------
 
     def fleet_changed(self) -> None:
-        """A worker was added to the fleet or removed."""
-        self._rebind()
+        """A worker was added to the fleet or removed, or an LMCache worker. Taken account of within a quarter second,
+        once for all that have come till then."""
+        self._unsettled = True
+        self._overlap = None
 
-    def _regroup(self) -> None:
-        self._group = None
+    def _forget_overlap(self) -> None:
+        self._overlap = None
 
-    def _rebind(self) -> None:
+    def settle(self) -> None:
+        """Finds out again which instance is whose, if something has changed."""
+        if not self._unsettled:
+            return
+        self._unsettled = False
         ips = {worker.instance: worker.ip for worker in self.instances.workers.values()}
         for instance in self._shown.keys() - ips.keys():
             del self._shown[instance]
         candidates = [
             Candidate(worker.id, worker.endpoint.host, worker.spec.instances) for worker in self.fleet.workers.values()
         ]
-        self._group = None
+        self._overlap = None
         before, self.bound = self.bound, bind(ips, candidates, self._shown)
         for instance, bound in self.bound.items():
             if bound == before.get(instance):
@@ -289,8 +242,9 @@ class LMCacheController:
             await asyncio.sleep(_LOOK_EVERY)
             try:
                 now = self._clock()
+                self.settle()
                 self.instances.look(now)
-                self.instances.forget_lost(lambda instance: bool(self.bound[instance].worker), now)
+                self.instances.forget_lost(lambda instance: bool(self._of(instance)), now)
                 self._judge(now)
                 await self._learn(now)
                 while self.index.sweeping:
@@ -309,7 +263,7 @@ class LMCacheController:
         if not self._prompts:
             return
         for worker in list(self.instances.workers.values()):
-            sure = worker.verified and self.bound[worker.instance].worker
+            sure = worker.verified and self._of(worker.instance)
             if sure or not worker.recent or self.instances.workers.get(worker.id) is not worker:
                 continue
             if now < worker.next_try:
@@ -327,7 +281,7 @@ class LMCacheController:
                 self._found(worker, found, prompts, recent)
 
     def _prompts_for(self, worker: LmWorker) -> list[SeenPrompt]:
-        bound = self.bound[worker.instance].worker
+        bound = self._of(worker.instance)
         mine = [one for one in self._prompts if not bound or one.worker == bound]
         return mine[-_LEARN_FROM:]
 
@@ -348,10 +302,10 @@ class LMCacheController:
                 )
             return
         worker.scheme, worker.verified = found.scheme, True
-        self._group = None
+        self._overlap = None
         self.learnt += 1
         log.info("LMCache worker %s: its chunk keys are understood (%s)", worker.id, shown)
-        if not self.bound[worker.instance].worker:
+        if not self._of(worker.instance):
             self._vote_on(worker, prompts, recent)
 
     def _vote_on(self, worker: LmWorker, prompts: list[SeenPrompt], recent: list[tuple[int, float]]) -> None:
@@ -367,7 +321,8 @@ class LMCacheController:
         best, count = votes.most_common(1)[0] if votes else ("", 0)
         if count >= _SURE and count > 2 * (votes.total() - count) and best in self.fleet.workers:
             self._shown[worker.instance] = best
-            self._rebind()
+            self.fleet_changed()
+            self.settle()
 
     def _judge(self, now: float) -> None:
         """Whether prompts that were sent a while ago are now known by our own keys, worker by worker."""
@@ -375,7 +330,7 @@ class LMCacheController:
             prompt = self._to_judge.popleft()
             chunks = PromptChunks(prompt.tokens)
             for worker in self.instances.workers.values():
-                if self.bound[worker.instance].worker != prompt.worker or worker.registered_at > prompt.at:
+                if self._of(worker.instance) != prompt.worker or worker.registered_at > prompt.at:
                     continue
                 size = worker.scheme.form.chunk_size
                 if len(prompt.tokens) < size:
@@ -387,7 +342,7 @@ class LMCacheController:
                     self._never(worker)
 
     def _never(self, worker: LmWorker) -> None:
-        if worker.matched or worker.unmatched < _ENOUGH or worker.warned:
+        if worker.hash_state != "never_matches" or worker.warned:
             return
         worker.warned = True
         told = "it has told no keys at all" if not worker.admits else f"it has told {worker.admits} keys"
@@ -398,13 +353,6 @@ class LMCacheController:
             worker.unmatched,
             told,
         )
-
-
-def hash_state(worker: LmWorker) -> str:
-    """verified: keys were seen to be ours. never_matches: enough prompts, and none was. assumed: neither yet."""
-    if worker.verified or worker.matched:
-        return "verified"
-    return "never_matches" if worker.unmatched >= _ENOUGH else "assumed"
 
 
 def _loopback(host: str) -> bool:

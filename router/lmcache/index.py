@@ -42,12 +42,8 @@ class _Leaving:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """Leading chunks of a prompt: those in host memory, and those in any tier."""
-
-    host: int
-    total: int
+Group = tuple[int, int]
+"""(workers as bits, leading chunks)."""
 
 
 class ChunkIndex:
@@ -175,25 +171,30 @@ class ChunkIndex:
 
     # -- prompts -----------------------------------------------------------------------------------------------
 
-    def match(self, keys: Sequence[int], among: int) -> dict[int, Depth]:
-        """How deep each worker of `among` (bits) holds a prompt; those that hold nothing are left out."""
+    def walk(self, keys: Sequence[int], among: int) -> tuple[list[Group], list[Group]]:
+        """How deep the workers of `among` (bits) hold a prompt: in host memory, and in any tier.
+
+        Each group is the workers, as bits, that hold just so many leading chunks; who holds none is in no group.
+        """
         host, disk = self._tables
-        found: dict[int, Depth] = {}
-        in_host: dict[int, int] = {}
+        in_host: list[Group] = []
+        in_any: list[Group] = []
         alive_host = alive = among
         for depth, key in enumerate(keys):
             here = host.get(key, 0)
             still_host, still = alive_host & here, alive & (here | disk.get(key, 0))
-            if depth:
-                in_host.update((bit, depth) for bit in bits(alive_host & ~still_host))
-                found.update((bit, Depth(in_host.get(bit, 0), depth)) for bit in bits(alive & ~still))
+            if depth and still_host != alive_host:
+                in_host.append((alive_host & ~still_host, depth))
+            if depth and still != alive:
+                in_any.append((alive & ~still, depth))
             alive_host, alive = still_host, still
             if not alive:
-                return found
-        if keys:
-            in_host.update((bit, len(keys)) for bit in bits(alive_host))
-            found.update((bit, Depth(in_host.get(bit, 0), len(keys))) for bit in bits(alive))
-        return found
+                return in_host, in_any
+        if keys and alive_host:
+            in_host.append((alive_host, len(keys)))
+        if keys and alive:
+            in_any.append((alive, len(keys)))
+        return in_host, in_any
 
 
 def bits(mask: int) -> Iterable[int]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from router.lmcache.controller import LMCacheController, hash_state
+from router.lmcache.controller import LMCacheController
 from router.lmcache.index import Tier
-from router.lmcache.registry import State
+from router.lmcache.worker import State
 
 _LABELS = ("instance", "lmcache_worker")
 
@@ -23,6 +23,7 @@ class LMCacheCollector(Collector):
         yield from self._whole()
 
     def _workers(self) -> Iterable[Metric]:
+        self._controller.settle()
         state = GaugeMetricFamily(
             "kvctl_lmcache_worker_state", "1 for the state that an LMCache worker is in", labels=[*_LABELS, "state"]
         )
@@ -50,7 +51,7 @@ class LMCacheCollector(Collector):
                 state.add_metric([*labels, name], float(one.state is name))
             to = self._controller.bound[one.instance]
             bound.add_metric([*labels, to.worker, to.how], float(bool(to.worker)))
-            verified.add_metric(labels, float(hash_state(one) == "verified"))
+            verified.add_metric(labels, float(one.hash_state == "verified"))
             for tier in Tier:
                 keys.add_metric([*labels, tier.name.lower()], self._controller.index.count(one.bit, tier))
             prompts.add_metric([*labels, "yes"], one.matched)

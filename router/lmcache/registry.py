@@ -12,18 +12,14 @@ No sockets, no clock: times are seconds of one monotonic clock, passed in. Cost:
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import islice
 from typing import Final
 
 from router.lmcache.chunks import Scheme
 from router.lmcache.index import ChunkIndex, Tier, bits
 from router.lmcache.wire import (
     KEY_MASK,
-    MAX_MISSING,
     Answer,
     Ask,
     BatchedKVOperationMsg,
@@ -44,12 +40,10 @@ from router.lmcache.wire import (
     RegisterMsg,
     RegisterRetMsg,
 )
+from router.lmcache.worker import MAX_LOCATIONS, Id, LmWorker, Location, Sync, tier_of
 
 log = logging.getLogger("kvctl.lmcache")
 
-MAX_LOCATIONS: Final = 16
-MAX_RECENT: Final = 512
-"""Newest admitted keys that are kept to learn from, of each worker."""
 SYNCED_LOCATION: Final = "LocalCPUBackend"
 """The one location whose keys a full sync brings."""
 _ASK_AGAIN: Final = 30.0
@@ -58,88 +52,6 @@ _FORGOTTEN_AFTER: Final = 600.0
 _LEAVING: Final = 5.0
 """Seconds in which a heartbeat may still come of a worker that has deregistered."""
 _NO_PEER: Final = ("", "", 0, "")
-
-Id = tuple[str, int]
-
-
-class State(StrEnum):
-    """REGISTERED: no heartbeat yet, and none is overdue. DEGRADED: it is overdue."""
-
-    REGISTERED = "registered"
-    LIVE = "live"
-    SYNCING = "syncing"
-    DEGRADED = "degraded"
-
-
-@dataclass(slots=True)
-class Location:
-    tier: Tier
-    last_seq: int | None = None
-    gaps: int = 0
-
-
-@dataclass(slots=True)
-class Sync:
-    """A full sync that is under way. `keys`: what was told so far, operations in between applied."""
-
-    id: str
-    location: str
-    batches: int
-    last: float
-    received: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-
-    def missing(self) -> list[int]:
-        return list(islice((number for number in range(self.batches) if number not in self.received), MAX_MISSING))
-
-
-@dataclass(slots=True, eq=False)
-class LmWorker:
-    """`scheme`: how its keys are made, assumed until `verified`. `recent`: (key, when) of the newest
-    admits, 0 as the time of those that a full sync told. `told`: it has ever told a key."""
-
-    instance: str
-    number: int
-    ip: str
-    port: int
-    peer_url: str | None
-    bit: int
-    scheme: Scheme
-    registered_at: float
-    verified: bool = False
-    told: bool = False
-    heartbeat_at: float | None = None
-    heartbeats: int = 0
-    overdue: bool = False
-    wants_sync: str | None = None
-    asked_at: float | None = None
-    sync: Sync | None = None
-    syncs: int = 0
-    admits: int = 0
-    evicts: int = 0
-    matched: int = 0
-    unmatched: int = 0
-    warned: bool = False
-    tries: int = 0
-    next_try: float = 0.0
-    locations: dict[str, Location] = field(default_factory=dict)
-    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
-
-    @property
-    def id(self) -> Id:
-        return self.instance, self.number
-
-    @property
-    def state(self) -> State:
-        if self.overdue:
-            return State.DEGRADED
-        if self.sync is not None:
-            return State.SYNCING
-        return State.REGISTERED if self.heartbeat_at is None else State.LIVE
-
-    @property
-    def gaps(self) -> int:
-        return sum(location.gaps for location in self.locations.values())
 
 
 class Instances:
@@ -336,10 +248,10 @@ class Instances:
             same_rank = worker is not None and worker.number == message.worker_id
             if worker is not None and same_rank and worker.peer_url and worker.instance != message.instance_id:
                 others |= 1 << bit
-        for bit, depth in self.index.match(keys, others).items():
-            worker = self.by_bit[bit]
-            if depth.host > best[2] and worker.peer_url is not None:
-                best = (worker.instance, SYNCED_LOCATION, depth.host, worker.peer_url)
+        for group, depth in self.index.walk(keys, others)[0]:
+            worker = self.by_bit[next(iter(bits(group)))]
+            if depth > best[2] and worker.peer_url is not None:
+                best = (worker.instance, SYNCED_LOCATION, depth, worker.peer_url)
         return BatchedP2PLookupRetMsg([best])
 
     # -- what is pushed ----------------------------------------------------------------------------------------
@@ -456,7 +368,7 @@ class Instances:
                     worker.id,
                 )
                 return None
-            location = worker.locations[name] = Location(_tier(name))
+            location = worker.locations[name] = Location(tier_of(name))
         return location
 
     def _count_and_say(self, name: str, message: str, *shown: object, often: bool = False) -> None:
@@ -464,7 +376,3 @@ class Instances:
         if often or self.counts[name] % 1000 == 0:
             log.warning(message, *shown)
         self.counts[name] += 1
-
-
-def _tier(location: str) -> Tier:
-    return Tier.DISK if any(name in location for name in ("Disk", "Gds", "Nixl")) else Tier.HOST

@@ -11,7 +11,8 @@ from router.fleet.worker import Health, Worker
 from router.lmcache import wire
 from router.lmcache.chunks import Form, PromptChunks, Scheme, root_of
 from router.lmcache.index import ChunkIndex
-from router.lmcache.registry import Instances, LmWorker
+from router.lmcache.registry import Instances
+from router.lmcache.worker import LmWorker
 from router.model import WorkerSpec
 
 SIZE = 16

@@ -12,7 +12,7 @@ from router.core import CoreSettings, RoutingCore
 from router.fleet.registry import Fleet
 from router.lmcache import wire
 from router.lmcache.chunks import Form
-from router.lmcache.controller import LMCacheController, hash_state
+from router.lmcache.controller import LMCacheController
 from router.lmcache.settings import ControllerSettings
 from router.model import Decision, Reason, RouteRequest
 
@@ -41,6 +41,7 @@ def tell(made: LMCacheController, ids: np.ndarray, none_hash: int = 0, **where: 
     now = made._clock()
     listed = [("admit", key, first + at) for at, key in enumerate(keys(ids, none_hash))]
     operations(made.instances, *listed, now=now, **where)  # type: ignore[arg-type]
+    made.settle()
 
 
 def raised(made: LMCacheController, ids: np.ndarray, device: int = 0) -> tuple[list[int], list[int]]:
@@ -139,6 +140,7 @@ def test_a_worker_that_leaves_takes_its_blocks_along() -> None:
     tell(made, ids)
     assert raised(made, ids)[0] == [12]
     made.instances.take(wire.DeRegisterMsg("a", 0, "10.0.0.1", 8001), 0, 0, 100.0)
+    made.settle()
     assert raised(made, ids) == ([0], [0])
 
 
@@ -157,7 +159,7 @@ async def test_a_none_hash_of_its_own_is_learnt_for_each_worker() -> None:
     await learn(made)
     assert raised(made, prompt(1)) == ([12, 0], [0, 0])
     assert raised(made, prompt(2)) == ([0, 12], [0, 0])
-    assert [hash_state(one) for one in made.instances.workers.values()] == ["verified", "verified"]
+    assert [one.hash_state for one in made.instances.workers.values()] == ["verified", "verified"]
 
 
 async def test_prompts_show_whose_instance_it_is() -> None:
@@ -191,6 +193,7 @@ async def test_a_wrong_chunk_size_is_put_right() -> None:
     made.placed(made.prompt(ids), "w")
     listed = [("admit", key, at) for at, key in enumerate(keys(ids, NONE_HASH, Form(chunk_size=64)))]
     operations(made.instances, *listed, now=101.0)
+    made.settle()
     await learn(made)
     assert made.shown()["workers"][0]["hash"]["chunk_size"] == 64
     assert raised(made, ids) == ([48], [0])
@@ -210,7 +213,7 @@ def test_prompts_that_are_known_ten_seconds_later_are_counted_as_matched() -> No
     register(made.instances)
     judged(made, range(3), tell_too=True)
     worker = made.instances.workers["a", 0]
-    assert (worker.matched, worker.unmatched, hash_state(worker)) == (3, 0, "verified")
+    assert (worker.matched, worker.unmatched, worker.hash_state) == (3, 0, "verified")
 
 
 def test_a_hash_that_never_matches_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -219,7 +222,7 @@ def test_a_hash_that_never_matches_is_said_once(caplog: pytest.LogCaptureFixture
     tell(made, prompt(1000), none_hash=5)
     judged(made, range(25), tell_too=False)
     worker = made.instances.workers["a", 0]
-    assert (worker.matched, worker.unmatched, hash_state(worker)) == (0, 25, "never_matches")
+    assert (worker.matched, worker.unmatched, worker.hash_state) == (0, 25, "never_matches")
     assert sum("never match" in message for message in caplog.messages) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.lmcache.index import MAX_BITS, ChunkIndex, Depth, Tier, bits
+from router.lmcache.index import MAX_BITS, ChunkIndex, Tier, bits
 
 ALL = (1 << MAX_BITS) - 1
 
@@ -14,6 +14,13 @@ def index(workers: int = 1, limit: int = 1 << 24) -> ChunkIndex:
     made = ChunkIndex(limit)
     assert [made.add() for _ in range(workers)] == list(range(workers))
     return made
+
+
+def match(made: ChunkIndex, keys: list[int], among: int = ALL) -> dict[int, tuple[int, int]]:
+    """(chunks in host memory, chunks in any tier) by worker."""
+    in_host, in_any = made.walk(keys, among)
+    host = {worker: depth for mask, depth in in_host for worker in bits(mask)}
+    return {worker: (host.get(worker, 0), depth) for mask, depth in in_any for worker in bits(mask)}
 
 
 def swept(made: ChunkIndex) -> ChunkIndex:
@@ -27,7 +34,7 @@ def test_depth_ends_at_the_first_chunk_that_is_missing() -> None:
     for key in (1, 2, 4):
         made.admit(0, Tier.HOST, key)
     made.admit(1, Tier.HOST, 2)
-    assert made.match([1, 2, 3, 4], ALL) == {0: Depth(2, 2)}
+    assert match(made, [1, 2, 3, 4]) == {0: (2, 2)}
 
 
 def test_host_depth_ends_where_a_chunk_is_on_disk_only() -> None:
@@ -35,15 +42,15 @@ def test_host_depth_ends_where_a_chunk_is_on_disk_only() -> None:
     for worker, tiers in ((0, "hdh"), (1, "dhh"), (2, "hhh")):
         for key, tier in enumerate(tiers):
             made.admit(worker, Tier.HOST if tier == "h" else Tier.DISK, key)
-    assert made.match([0, 1, 2], ALL) == {0: Depth(1, 3), 1: Depth(0, 3), 2: Depth(3, 3)}
+    assert match(made, [0, 1, 2]) == {0: (1, 3), 1: (0, 3), 2: (3, 3)}
 
 
 def test_only_the_asked_workers_are_looked_at() -> None:
     made = index(2)
     for worker in (0, 1):
         made.admit(worker, Tier.HOST, 1)
-    assert made.match([1], 0b10) == {1: Depth(1, 1)}
-    assert made.match([], ALL) == {}
+    assert match(made, [1], 0b10) == {1: (1, 1)}
+    assert match(made, []) == {}
 
 
 def test_an_evicted_key_is_gone_for_that_worker_only() -> None:
@@ -52,7 +59,7 @@ def test_an_evicted_key_is_gone_for_that_worker_only() -> None:
         made.admit(worker, Tier.HOST, 7)
     assert made.evict(0, Tier.HOST, 7)
     assert not made.evict(0, Tier.HOST, 7)
-    assert made.match([7], ALL) == {1: Depth(1, 1)}
+    assert match(made, [7]) == {1: (1, 1)}
 
 
 def test_a_removed_worker_leaves_nothing_and_its_bit_is_given_out_again_only_then() -> None:
@@ -63,7 +70,7 @@ def test_a_removed_worker_leaves_nothing_and_its_bit_is_given_out_again_only_the
     assert made.add() == 1
     swept(made)
     assert made.add() == 0
-    assert made.match([0], ALL) == {}
+    assert match(made, [0]) == {}
     assert made.bytes == 0
 
 
@@ -74,7 +81,7 @@ def test_what_is_admitted_again_before_the_sweep_stays() -> None:
     made.clear(0)
     made.admit(0, Tier.HOST, 0)
     swept(made)
-    assert made.match([0, 1], ALL) == {0: Depth(1, 1)}
+    assert match(made, [0, 1]) == {0: (1, 1)}
 
 
 def test_replace_keeps_what_was_told_and_drops_the_rest() -> None:
@@ -134,5 +141,5 @@ def test_after_a_sweep_the_index_equals_plain_sets(steps: list[tuple[str, int, i
     for worker, (host, disk) in enumerate(plain):
         total = next((depth for depth in range(4) if depth not in host | disk), 4)
         if total:
-            expected[worker] = Depth(next((depth for depth in range(4) if depth not in host), 4), total)
-    assert made.match([0, 1, 2, 3], ALL) == expected
+            expected[worker] = (next((depth for depth in range(4) if depth not in host), 4), total)
+    assert match(made, [0, 1, 2, 3]) == expected

@@ -8,7 +8,8 @@ import pytest
 
 from router.lmcache import wire
 from router.lmcache.index import MAX_BITS
-from router.lmcache.registry import MAX_LOCATIONS, MAX_RECENT, Instances, State
+from router.lmcache.registry import Instances
+from router.lmcache.worker import MAX_LOCATIONS, MAX_RECENT, State
 
 from .build import CPU, beat, held, instances, operations, register
 
