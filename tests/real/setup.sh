@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what tests/real needs: vLLM for CPUs in an environment of its own, and the model folders.
+# Builds what tests/real needs: vLLM for CPUs and LMCache in an environment of their own, and the model folders.
 #
 #   KVCTL_REAL_ENV     the environment with vLLM      default: .venv-vllm in the checkout (3.6 GB)
 #   KVCTL_REAL_MODELS  where the model folders go     default: .real/models in the checkout
@@ -39,6 +39,14 @@ if [ "$(cat "$complete" 2>/dev/null)" != "$version" ]; then
   # Imported from a folder without sources, so that the checkout's own packages cannot get in the way.
   (cd "$env_dir" && bin/python -c 'from vllm.platforms import current_platform as p; assert p.is_cpu(), p')
   echo "$version" >"$complete"
+fi
+
+lmcache=0.5.6
+if ! "$env_dir/bin/python" -c "import importlib.metadata as m; assert m.version('lmcache') == '$lmcache'" 2>/dev/null; then
+  # Without its dependencies: they name CUDA packages. These few are what its controller side and CPU storage import.
+  "$env_dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "lmcache==$lmcache"
+  "$env_dir/bin/python" -m pip install --quiet --disable-pip-version-check \
+    aiofile aiofiles nvtx sortedcontainers redis opentelemetry-exporter-prometheus awscrt
 fi
 
 "$python" -c 'import openai' 2>/dev/null ||

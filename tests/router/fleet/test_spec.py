@@ -21,6 +21,14 @@ def test_every_key_of_a_spec_is_read() -> None:
     assert spec == WorkerSpec("http://h:1/base", "a", "tcp://h:2", "tcp://h:3", "m", "cuda", 2, 32, ("x", "y"))
 
 
+def test_the_lmcache_instances_of_a_worker_are_one_or_one_a_rank() -> None:
+    assert parse_spec("http://h:1,instance=lm-a").instances == ("lm-a",)
+    assert parse_spec("http://h:1,ranks=2,instance=a,instance=b").instances == ("a", "b")
+    assert spec_from_item({"url": "http://h:1", "instances": ["a"]}, "x").instances == ("a",)
+    with pytest.raises(SpecError, match="give one instance, or one for each of its 3 ranks"):
+        parse_spec("http://h:1,ranks=3,instance=a,instance=b")
+
+
 def test_a_scheme_may_be_left_out() -> None:
     assert parse_spec("localhost:8000").url == "http://localhost:8000"
 
