@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import numpy as np
 import pytest
@@ -247,3 +249,48 @@ def test_the_events_foretell_the_cached_tokens_of_every_request(
         prompt = [family * 1000 + position for position in range(length * BLOCK)] + [9000 + tail] * tail
         promised = reusable_tokens(sum(rig.overlap(prompt)), len(prompt), BLOCK)
         assert rig.run(prompt) == promised
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 7), st.integers(1, 9), st.booleans()), min_size=1, max_size=20
+    ),
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.integers(4, 40),
+    st.booleans(),
+)
+def test_under_concurrency_the_events_add_up_to_what_each_tier_holds(
+    requests: list[tuple[int, int, int, bool]], host: int, disk: int, budget: int, share: bool
+) -> None:
+    config = EngineConfig(block_size=BLOCK, num_blocks=12, max_model_len=48, max_num_batched_tokens=budget)
+    tiers = Tiers(TierConfig(host, disk), config, MemoryStore().client() if share else None)
+    engine = Engine(config, Timing(FixedTiming(1.0, 1.0)), tiers, tiers)
+    told: Counter[tuple[str, int]] = Counter()
+
+    def step() -> bool:
+        result = engine.step(0.0)
+        for event in result.events if result is not None else []:
+            assert not isinstance(event, Cleared)
+            change = 1 if isinstance(event, Stored) else -1
+            for key in event.keys.tolist():
+                told[event.medium, key] += change
+                assert told[event.medium, key] >= 0 or event.medium != "GPU"
+        return result is not None
+
+    for number, (family, length, answer, abort) in enumerate(requests):
+        prompt = np.array([family * 1000 + place for place in range(length * BLOCK)], np.uint32)
+        engine.submit(EngineRequest(str(number), prompt, np.arange(answer, dtype=np.uint32)), 0.0)
+        if number % 2:
+            step()
+        if abort:
+            engine.abort(str(number), 0.0)
+    while step():
+        pass
+    assert engine.snapshot().used_blocks == 0
+    held = Counter(medium for (medium, _key), count in told.items() if count and medium in ("CPU", "STORAGE"))
+    assert {medium: held[medium] for medium in tiers.held} == tiers.held
+    assert min(told.values(), default=0) >= 0
+    on_device = {key: count for (medium, key), count in told.items() if medium == "GPU" and count}
+    assert on_device == Counter(engine.cache.cached_keys())
