@@ -96,7 +96,7 @@ class Instances:
             log.warning("Instance-worker %s already registered: what was known of its cache is dropped", name)
             self._drop(before)
         other = self._by_address.get((message.ip, message.port))
-        if other is not None:
+        if other is not None and not _everybodys(message.ip):
             log.info("Deregistered instance-worker %s: %s has its address now", other.id, name)
             self.counts["replaced"] += 1
             self._drop(other)
@@ -376,3 +376,8 @@ class Instances:
         if often or self.counts[name] % 1000 == 0:
             log.warning(message, *shown)
         self.counts[name] += 1
+
+
+def _everybodys(ip: str) -> bool:
+    """Whether `ip` tells nothing: LMCache names the loopback where it cannot find its own address."""
+    return ip.startswith("127.") or ip in ("::1", "localhost", "")

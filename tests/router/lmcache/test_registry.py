@@ -172,6 +172,14 @@ def test_a_new_instance_at_the_same_address_takes_the_place_of_the_old() -> None
     assert list(made.workers) == [("new", 0)]
 
 
+def test_the_loopback_address_is_everybodys() -> None:
+    """What LMCache gives where a machine has no route: pods that do so are not one worker."""
+    made = instances()
+    register(made, "a", ip="127.0.0.1")
+    register(made, "b", ip="127.0.0.1")
+    assert len(made.workers) == 2
+
+
 def test_deregistration_forgets_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     made = instances()
