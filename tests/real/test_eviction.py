@@ -85,3 +85,11 @@ def test_the_prediction_follows_evictions_within_seconds(
 def test_the_index_holds_no_more_than_the_engines(exchanges: list[Exchange], router: Router) -> None:
     held = [worker["cached_blocks"] for worker in router.workers().values()]
     assert all(0 < blocks < 64 for blocks in held), held
+
+
+def test_no_engine_is_distrusted_for_evicting(exchanges: list[Exchange], router: Router) -> None:
+    """Events of evictions arrive a moment after the decisions they would have changed: that is no broken promise."""
+    trusts = [worker["index_trust"] for worker in router.workers().values()]
+    print(f"\nconfidence under eviction: {trusts}")
+    assert sum(trust["answers"] for trust in trusts) >= 10
+    assert not any(trust["distrusted"] or trust["resyncs"] for trust in trusts)
