@@ -179,6 +179,20 @@ def _sure(proof: list[Result], counted: list[Result], by_id: Mapping[str, Check]
     return "high" if proof[0].group is Group.PROBE or not gaps else "medium"
 
 
+_MISSING: Mapping[Reason | None, str] = {
+    Reason.NO_DATA: "data",
+    Reason.NO_TRAFFIC: "traffic",
+    Reason.LOG_TRUNCATED: "the logs' beginnings",
+    Reason.LOG_LEVEL_HIDES: "lines that the log level hides",
+    Reason.VERSION_UNKNOWN: "versions",
+    Reason.RBAC: "permissions",
+    Reason.UNREACHABLE: "answers",
+    Reason.TIMEOUT: "answers in time",
+    Reason.PARSE: "answers that can be read",
+}
+"""What a reason says was missing."""
+
+
 def _unknown(counted: list[Result], cut_short: str) -> str:
     """Why nothing can be said."""
     reasons = Counter(
@@ -187,7 +201,7 @@ def _unknown(counted: list[Result], cut_short: str) -> str:
         if one.status in (Status.SKIP, Status.ERROR)
         and one.reason not in (None, Reason.NOT_APPLICABLE, Reason.DISABLED)
     )
-    why = ", ".join(f"{str(reason).replace('_', ' ')} ({count})" for reason, count in reasons.most_common(3))
+    why = ", ".join(f"{_MISSING.get(reason, reason)} ({count})" for reason, count in reasons.most_common(3))
     parts = ["Nothing proves that routing by cache works, and nothing that it does not"]
     if why:
         parts.append(f"what was missing: {why}")

@@ -18,6 +18,9 @@ MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 OUTLIVES = frozenset({"emptyDir", "hostPath", "persistentVolumeClaim", "ephemeral", "nfs", "csi"})
 """Kinds of volume whose files are still there after a restart of the container."""
 
+ENGINES = ("vllm", "sglang", "trtllm", "tensorrt_llm", "nv_trt_llm", "dynamo", "lmcache", "kvctl")
+"""How the metrics begin that engines and what runs inside them export."""
+
 NO_ANSWER = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.PARSE})
 """Why a page was not read, where that is the worker's own doing."""
 
@@ -51,6 +54,9 @@ def _page(snapshot: Snapshot, worker: Member) -> Finding:
         return failed(f"/metrics answered {page.status}", worker.target, shown)
     if page.problem is not None or not page.families:
         return failed("/metrics answered with something that is not Prometheus text", worker.target, shown)
+    if not any(name.startswith(ENGINES) for name in page.families):
+        message = f"/metrics answered with {len(page.families)} families, none of an engine: a sidecar's page?"
+        return warned(message, worker.target, shown)
     return passed(f"/metrics answered with {len(page.families)} families", worker.target)
 
 
@@ -247,7 +253,8 @@ CHECKS: tuple[Check, ...] = (
         worst=Status.FAIL,
         reads="GET /metrics of each worker",
         rule="Fails where it does not answer, answers with another status than 200, or with something that is not "
-        "Prometheus text. Skips workers that are not ready, and where no page was asked for and Prometheus "
+        "Prometheus text. Warns where none of its metrics is an engine's (HyperPod's sidecar has a page of its own). "
+        "Skips workers that are not ready, and where no page was asked for and Prometheus "
         "does not scrape it.",
         hint="compare the port with the engine's --port (KV131)",
         run=pages,

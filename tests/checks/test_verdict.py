@@ -116,7 +116,7 @@ def test_confidence_is_how_much_could_be_read(results: list[Result], cut_short: 
 def test_an_inconclusive_verdict_says_what_was_missing() -> None:
     results = [result("KV501", SKIP, reason=Reason.NO_TRAFFIC), result("KV901", SKIP, reason=Reason.NOT_APPLICABLE)]
     why = judge(results, CHECKS, WORKERS, cut_short="timeout").why
-    assert "no traffic (1)" in why
+    assert "what was missing: traffic (1)" in why
     assert "timeout" in why
     assert "not applicable" not in why
 

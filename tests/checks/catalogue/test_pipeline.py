@@ -34,6 +34,11 @@ def test_kv701_passes_where_the_page_answers() -> None:
     assert (found.status, found.message) == (Status.PASS, "/metrics answered with 2 families")
 
 
+def test_kv701_warns_of_a_page_that_is_not_the_engines() -> None:
+    sidecar = page("model_invocations_total", "model_latency_milliseconds")
+    assert statuses("KV701", snapshot(worker(), metrics=pages(w_0=sidecar))) == {"w-0": Status.WARN}
+
+
 def test_kv701_fails_another_status() -> None:
     found = only("KV701", snapshot(worker(), metrics=pages(w_0=page(status=404))))
     assert (found.status, found.message) == (Status.FAIL, "/metrics answered 404")
