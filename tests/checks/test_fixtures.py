@@ -1,5 +1,5 @@
-"""The twenty recordings of tests/fixtures/validate, judged by `kvctl validate --replay`: verdict, exit code and the state
-of every check that does not pass, as tests/fixtures/validate/expected.yaml has them.
+"""The twenty recordings of tests/fixtures/validate, judged by `kvctl validate --replay`: verdict, exit code and the
+state of every check that does not pass, as tests/fixtures/validate/expected.yaml has them.
 
 A check that is new, or that judges otherwise, changes that file: read what it says of each system before you write it.
 """

@@ -4,21 +4,29 @@ are named by URL and log file, with and without a Prometheus.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import yaml
 
 from bench.sim.fleet import SimFleet
+from kvctl.main import main
+from tests.checks.cluster.emulated import Cluster
+from tests.checks.live_prometheus.conftest import prometheus_binary as prometheus_binary
+from tests.fixtures.validate.systems import epoch_mismatch, healthy_ps
 from tests.live.conftest import RunningRouter, running_router
 
 PATIENCE = 150.0
@@ -141,6 +149,130 @@ def test_what_cannot_be_started_is_said_in_one_line(arguments: list[str], told: 
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert told in done.stderr
+
+
+# -- processes that are named ------------------------------------------------------------------------------------
+
+REQUESTS = "sum(vllm:request_success_total)"
+
+
+@dataclass
+class Named:
+    """Engines with logs, kvctl's router before them, traffic that they have served, and who scrapes them."""
+
+    fleet: SimFleet
+    router: RunningRouter
+    prometheus: str
+
+    def validate(self, *more: str) -> tuple[int, dict[str, Any], str]:
+        arguments = ["--router", self.router.url, "--admin", self.router.admin, "--prometheus", self.prometheus]
+        for engine in self.fleet.engines:
+            arguments += ["--worker", engine.url, "--log", f"worker:{engine.id}={engine.log}"]
+        return validate(*arguments, *more)
+
+
+@contextlib.contextmanager
+def named(binary: str, folder: Path, **options: Any) -> Iterator[Named]:
+    with contextlib.ExitStack() as stack:
+        fleet = stack.enter_context(
+            SimFleet(2, speedup=50, num_blocks=500, log_style="lmcache-0.5.6", log_file=str(folder), **options)
+        )
+        specs = [part for engine in fleet.engines for part in ("--worker", engine.spec)]
+        router = stack.enter_context(running_router("--seed", "1", *specs))
+        router.wait("all workers are up", lambda: _up(router))
+        prometheus = stack.enter_context(_prometheus(binary, folder, [engine.url for engine in fleet.engines]))
+        router.wait("the engines were scraped", lambda: _asked(prometheus, "sum(up)") == 2, 40.0)
+        for turn in range(1, 11):
+            for number in range(8):
+                answer = router.ask(f"conversation {number} " + "and so on, word by word " * 40 * turn, max_tokens=4)
+                assert answer.status_code == 200, answer.text
+        router.wait("the last request was scraped", lambda: _asked(prometheus, REQUESTS) >= 80, 40.0)
+        yield Named(fleet, router, prometheus)
+
+
+def _up(router: RunningRouter) -> bool:
+    rows = router.get("/workers")["workers"]
+    return all(row["health"] == "up" and row["kv_events"] == "live" for row in rows)
+
+
+def _asked(prometheus: str, query: str) -> float:
+    """The value of a query that gives one; 0 where it gives none."""
+    rows = httpx.get(f"{prometheus}/api/v1/query", params={"query": query}, timeout=10).json()["data"]["result"]
+    return float(rows[0]["value"][1]) if rows else 0.0
+
+
+@contextlib.contextmanager
+def _prometheus(binary: str, folder: Path, urls: list[str]) -> Iterator[str]:
+    """Scrapes the engines once a second."""
+    targets = [url.removeprefix("http://") for url in urls]
+    job = {"job_name": "engines", "static_configs": [{"targets": targets}]}
+    config = folder / "prometheus.yml"
+    config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+    child = subprocess.Popen(
+        [*command, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 40
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"http://{address}/-/ready", timeout=5).status_code == 200:
+                    break
+            assert child.poll() is None and time.monotonic() < deadline, "prometheus does not serve"
+            time.sleep(0.1)
+        yield f"http://{address}"
+    finally:
+        child.terminate()
+        child.wait(20)
+
+
+def test_named_processes_are_working_by_what_prometheus_saw(prometheus_binary: str, tmp_path: Path) -> None:
+    with named(prometheus_binary, tmp_path) as system:
+        code, report, _ = system.validate()
+    assert (code, report["summary"]["verdict"], bad(report)) == (0, "working", {}), report["summary"]["why"]
+    passed = {one["id"]: one["message"] for one in report["results"] if one["status"] == "pass"}
+    assert {"KV601", "KV704", "KV951", "KV952", "KV954", "KV955"} <= set(passed)
+    assert "15m" in passed["KV601"], "by the window of Prometheus, not by lifetimes of scraped pages"
+
+
+def test_a_fault_of_one_named_engine_is_its_check(prometheus_binary: str, tmp_path: Path) -> None:
+    with named(prometheus_binary, tmp_path, fault=["init-failure@1"]) as system:
+        code, report, _ = system.validate()
+    assert (code, report["summary"]["verdict"], bad(report)) == (1, "degraded", {"KV302": "fail"})
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    monkeypatch.setattr(sys, "argv", ["kvctl", "validate", "-o", "json", "--prometheus", "none", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0), json.loads(capsys.readouterr().out)
+
+
+def test_a_cluster_by_kubeconfig(tmp_path: Path) -> None:
+    with Cluster().serving(tmp_path) as cluster:
+        healthy_ps(cluster)
+        command = [sys.executable, "-m", "kvctl", "validate", "--namespace", "prod", "-o", "json"]
+        where = environment() | {"KUBECONFIG": str(cluster.kubeconfig)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=where)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["summary"]["verdict"], bad(report)) == (0, "working", {})
+
+
+def test_a_cluster_from_within(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster().serving(tmp_path, tls=True) as cluster:
+        epoch_mismatch(cluster)
+        cluster.in_cluster(monkeypatch)
+        code, report = in_process(monkeypatch, capsys, "--in-cluster", "-n", "prod")
+    assert (code, report["summary"]["verdict"], report["target"]["context"]) == (1, "broken", "in-cluster")
+    assert bad(report) == {"KV152": "fail"}
 
 
 def _descendants(pid: int) -> list[int]:
