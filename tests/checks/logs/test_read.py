@@ -1,4 +1,4 @@
-"""Container text to records: every shape that a line may have, what a record may hold, where a log begins."""
+"""Container text to records: every shape that a line may have, what a record may hold."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from checks.logs import read as reading
 from checks.logs.patterns import Patterns
@@ -308,60 +306,6 @@ def test_who_wrote_in_the_middle_of_a_long_log_is_known() -> None:
     assert read("\n".join(lines)).any_of_component("lmcache")
 
 
-# Where a log begins.
-
-
-def stamped(seconds: float, text: str = "INFO: x") -> str:
-    return datetime.fromtimestamp(STARTED + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ ") + text
-
-
-@pytest.mark.parametrize(("seconds", "complete"), [(-3, True), (0, True), (60, True), (61, False)])
-def test_the_head_is_complete_if_the_first_line_came_soon_after_the_start(seconds: float, complete: bool) -> None:
-    assert read(stamped(seconds)).head_complete is complete
-
-
-def test_how_soon_can_be_told() -> None:
-    view = read_log(
-        stamped(20), where="x", started_at=STARTED, patterns=Patterns.load(), head_complete_s=10
-    )  # fmt: skip
-    assert not view.head_complete
-
-
-def test_an_empty_log_has_no_complete_head() -> None:
-    assert not read("").head_complete
-    assert read("").lines == 0
-
-
-BANNER = "(APIServer pid=1) INFO 08-01 10:00:05 [api_utils.py:286] non-default args: {'model': 'm'}"
-
-
-@pytest.mark.parametrize(
-    ("text", "complete"),
-    [
-        (BANNER, True),
-        (f"Triton is not installed\n{BANNER}", True),
-        ("[2026-08-01 10:00:01,120] INFO: Initializing kvaware routing logic (a.py:1:b)", True),
-        ("INFO:     Started server process [7]", True),
-        (f"{LMCACHE}Reqid: a, Total tokens 7, LMCache hit tokens: 0\n{BANNER}", False),
-        ('INFO:     10.0.0.1:5 - "GET /health HTTP/1.1" 200 OK\n' + BANNER, False),
-        (f"{LMCACHE}Registered instance-worker ('x', 0) with URL 10.0.0.1:1", False),
-        ("\n".join(["x"] * 500 + [BANNER]), False),
-    ],
-)
-def test_without_timestamps_the_head_is_complete_if_the_first_lines_show_a_start(text: str, complete: bool) -> None:
-    assert read(text).head_complete is complete
-
-
-def test_without_a_start_time_the_first_lines_decide_too() -> None:
-    assert read(stamped(0, BANNER), started_at=None).head_complete
-    assert not read(stamped(0), started_at=None).head_complete
-
-
-def test_a_limit_that_was_reached_is_told() -> None:
-    assert read("x", limit_reached=True).unread_bytes
-    assert not read("x").unread_bytes
-
-
 def test_more_records_than_a_log_may_have_are_left_unread_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_RECORDS", 3)
     view = read("a\nb\nc\nd")
@@ -370,6 +314,10 @@ def test_more_records_than_a_log_may_have_are_left_unread_and_that_is_told(monke
 
 
 # Head and tail.
+
+
+def stamped(seconds: float, text: str = "INFO: x") -> str:
+    return datetime.fromtimestamp(STARTED + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ ") + text
 
 
 def lines(*seconds: int) -> list[str]:
@@ -450,61 +398,3 @@ def test_no_record_of_a_real_log_holds_an_escape_sequence() -> None:
     for record in read(real("vllm-lmcache-degraded.log")).records:
         assert "\x1b" not in record.message
         assert "[0m" not in record.message
-
-
-# Anything at all.
-
-PIECES = st.sampled_from(
-    [
-        LMCACHE,
-        "2026-08-01T10:00:02Z ",
-        "(A pid=1) ",
-        "\n",
-        "\r",
-        "\x1b[31m",
-        "\x1b]8;;http://x\x07",
-        "\x9b1m",
-        "{",
-        '{"level": "INFO", "message": "\\u001b[2J"}\n',
-        " (a.py:1:b)\n",
-        "Traceback (most recent call last):\n",
-        "  File x\n",
-        "\u202e",
-        GAP,
-        "redis://:hunter2@r:1 ",
-    ]
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(PIECES, st.text(max_size=20), st.binary(max_size=20)), max_size=30))
-def test_any_bytes_give_clean_bounded_records(parts: list[str | bytes]) -> None:
-    text = "".join(part if isinstance(part, str) else part.decode("utf-8", "replace") for part in parts)
-    for record in read(text).records:
-        assert record.message.count("\n") < RECORD_LINES
-        assert len(record.message) <= RECORD_CHARACTERS
-        shown = record.message + record.level + record.component + record.process + record.time + record.printed_time
-        assert not [one for one in shown if _is_control(one)]
-        assert "://:hunter2@" not in record.message
-
-
-def _is_control(letter: str) -> bool:
-    """What a terminal may act upon: C0 but newline and tab, DEL, C1, bidirectional controls."""
-    code = ord(letter)
-    if letter in "\n\t":
-        return False
-    return (
-        code < 32
-        or 127 <= code < 160
-        or letter in "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-    )
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(alphabet="ab \n", max_size=30), max_size=20), st.integers(0, 20), st.integers(0, 20))
-def test_a_log_read_in_two_overlapping_parts_is_the_whole_log(texts: list[str], one: int, other: int) -> None:
-    log = [stamped(number, f"INFO: {text}".replace("\n", " ")) for number, text in enumerate(texts)]
-    start, end = min(one, other, len(log)), min(max(one, other), len(log))
-    if start == end:
-        return
-    assert merge("\n".join(log[:end]) + "\n", "\n".join(log[start:])).split("\n") == log
