@@ -105,7 +105,6 @@ def serve(
     from router.affinity import AffinityMode, AffinitySettings
     from router.aliases import parse_aliases
     from router.core import ApproximatePolicy, CoreSettings
-    from router.dispatch import DispatchSettings
     from router.engine_time import PrefillModel
     from router.fleet.spec import SpecError, check_unique, parse_spec
     from router.hints import session_source
@@ -114,6 +113,7 @@ def serve(
     from router.policies.registry import UnknownMode, make_policy, mode_name
     from router.policies.settings import PolicySettings
     from router.proxy.interface import Limits, Timeouts
+    from router.reading import DispatchSettings
     from router.server import ServeSettings, StartError, run
     from router.truth import TruthSettings
 

@@ -1,6 +1,6 @@
 """Where a request goes: the data plane's `Dispatcher`.
 
-Reads the path, the few headers and body fields that routing needs, asks the tokens room for ids where the mode needs
+Has the request read (`router.reading`), asks the tokens room for ids where the mode needs
 blocks, lets the core decide and books at once. Synchronous from parsing to booking unless the body is large or
 tokenising has to wait.
 """
@@ -10,33 +10,28 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 
-import msgspec
 import numpy as np
 
-from router.admission import AdmissionSettings
 from router.aliases import with_model
+from router.answers import OwnAnswers
 from router.core import RoutingCore
 from router.fleet.monitor import FleetMonitor
 from router.fleet.worker import Health
-from router.hints import checked_weights, from_headers, with_nvext, with_session_field
 from router.legs import RoutedLeg
 from router.metrics import RouterStats
-from router.model import BadRequest, Decision, Degraded, Need, RouteRequest, RoutingError, UnknownModel
+from router.model import Decision, Degraded, Need, RouteRequest, RoutingError
 from router.model_tokens import ModelTokens
-from router.policies.registry import UnknownMode, mode_name
 from router.proxy.errors import error_answer
 from router.proxy.interface import Answer, Inbound, Leg, Outcome
+from router.reading import DispatchSettings, RequestReader, model_in
 from router.records import DecisionLog
 from router.shadow import Shadows
 from router.shared.blocks import shared_model
 from router.shared.lookup import RedisLookup
 from router.tokens.body import Body, parse
-from router.tokens.conversation import media_mark
 from router.tokens.service import Source, TokenResult
 from router.waiting import Waiting, WaitingRoom, settled
 
@@ -46,32 +41,6 @@ ENGINE_PATHS = frozenset(
 )
 _REQUEST_ID = b"x-request-id"
 _PARSED_AT_ONCE = 256 * 1024
-
-
-def kvctl_version() -> str:
-    try:
-        return version("kvctl")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """`attempts`: legs a request may have in all; only failures before the first response byte start another.
-
-    `allow_mode_override` lets a request choose its mode and its kv weights. `session_header` (lower case) is read
-    before the usual session headers; `session_field` is a top-level string field of the body, read where no header
-    names a session. `aliases` are other names for models, name -> model.
-    """
-
-    mode: str = "kv"
-    model: str | None = None
-    attempts: int = 4
-    allow_mode_override: bool = False
-    session_header: str | None = None
-    session_field: str | None = None
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
 
 class RequestDispatcher:
@@ -99,8 +68,9 @@ class RequestDispatcher:
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
+        self.reader = RequestReader(core, settings, self._prefix)
+        self.own = OwnAnswers(core, settings.aliases)
         self._counts = core.settings.track_output or core.timing is not None or core.capacity is not None
-        self._session_header = settings.session_header.encode() if settings.session_header else None
         self._count = 0
 
     def close(self) -> None:
@@ -112,7 +82,7 @@ class RequestDispatcher:
         path = inbound.path
         inbound.arrived = self._clock()
         if inbound.method in ("GET", "HEAD"):
-            own = self._own_answer(path)
+            own = self.own.answer(path)
             if own is not None:
                 return own
         try:
@@ -172,14 +142,14 @@ class RequestDispatcher:
             RoutingError: as a request would be refused.
         """
         parsed = parse(path, body)
-        request, _mode = self._request([], body, parsed)
+        request, _mode = self.reader.request([], body, parsed)
         parsed.model = self.settings.aliases.get(parsed.model or "", parsed.model)
-        request.id, request.model = "explain", self._model(parsed)
-        name = self._mode(mode) if mode else self.settings.mode
+        request.id, request.model = "explain", self.reader.model(parsed)
+        name = self.reader.mode(mode) if mode else self.settings.mode
         if Need.BLOCKS in self.core.policy(name).needs:
             result = self.tokens.tokens(request.model, parsed)
             tokens = await result if isinstance(result, Awaitable) else result
-            self._take_tokens(request, parsed, tokens)
+            self.reader.take_tokens(request, parsed, tokens)
             if self.lookup is not None:
                 await self._look_up(self.lookup, request, parsed, tokens)
         decision = self._decide(request, name)
@@ -206,17 +176,17 @@ class RequestDispatcher:
             return self._refuse(error)
 
     def _parsed(self, inbound: Inbound, body: Body, started: float) -> Leg | Awaitable[Answer | Leg]:
-        request, mode = self._request(inbound.headers, inbound.body, body)
+        request, mode = self.reader.request(inbound.headers, inbound.body, body)
         if body.model is not None and body.model in self.settings.aliases:
             body.model = self.settings.aliases[body.model]
             inbound.body = with_model(inbound.body, body.model)
-        request.model = self._model(body)
+        request.model = self.reader.model(body)
         if Need.BLOCKS not in self.core.policy(mode).needs and self.shadows is None:
             return self._admit(inbound, request, mode, watch=True)
         result = self.tokens.tokens(request.model, body)
         if isinstance(result, TokenResult):
             self.stats.tokenize.observe(time.perf_counter() - started)
-            self._take_tokens(request, body, result)
+            self.reader.take_tokens(request, body, result)
             if self.lookup is None:
                 return self._admit(inbound, request, mode, watch=True)
             return self._when_looked_up(self.lookup, inbound, request, mode, body, result)
@@ -244,7 +214,7 @@ class RequestDispatcher:
         try:
             tokens = await result
             self.stats.tokenize.observe(time.perf_counter() - started)
-            self._take_tokens(request, body, tokens)
+            self.reader.take_tokens(request, body, tokens)
             if self.lookup is not None:
                 await self._look_up(self.lookup, request, body, tokens)
             admitted = self._admit(inbound, request, mode, watch=True)
@@ -254,93 +224,15 @@ class RequestDispatcher:
 
     def _pass_on(self, inbound: Inbound) -> Leg | Waiting:
         """A path whose content is not read: routed by load, or as the mode does without tokens."""
-        request, mode = self._request(inbound.headers)
+        request, mode = self.reader.request(inbound.headers)
         request.model = self.settings.model or ""
         if inbound.body:
-            request.model = _model_in(inbound.body)
+            request.model = model_in(inbound.body)
             if request.model in self.settings.aliases:
                 request.model = self.settings.aliases[request.model]
                 inbound.body = with_model(inbound.body, request.model)
-            self._check_model(request.model)
+            self.reader.check_model(request.model)
         return self._admit(inbound, request, mode, watch=False)
-
-    def _request(
-        self, headers: list[tuple[bytes, bytes]], raw: bytes = b"", body: Body | None = None
-    ) -> tuple[RouteRequest, str]:
-        """The request's id, pins, hints and mode from its headers and, where there is one, its body's `nvext`."""
-        asked = from_headers(headers, self._session_header)
-        self._count += 1
-        request = RouteRequest(id=f"r-{self._prefix}{self._count:x}", model="")
-        if body is not None:
-            if body.nvext is not None:
-                asked, ids = with_nvext(asked, body.nvext)
-                _use_ids(body, ids)
-            if self.settings.session_field is not None:
-                asked = with_session_field(asked, raw, self.settings.session_field)
-        if asked is None:
-            return request, self.settings.mode
-        request.id = asked.request_id or request.id
-        request.pin_worker, request.pin_param = asked.pin_worker, asked.pin_param
-        request.pin_rank, request.rank_param = asked.pin_rank, asked.rank_param
-        request.hints = asked.hints
-        if not asked.weights and asked.mode is None:
-            return request, self.settings.mode
-        if not self.settings.allow_mode_override:
-            name = "x-kvctl-mode" if asked.mode is not None else "x-kvctl-weights"
-            raise BadRequest(
-                f"{name} is not allowed here; the router takes it with --allow-mode-override",
-                param=name,
-            )
-        request.weights = checked_weights(asked.weights)
-        return request, self.settings.mode if asked.mode is None else self._mode(asked.mode)
-
-    @staticmethod
-    def _mode(spelling: str) -> str:
-        try:
-            return mode_name(spelling)
-        except UnknownMode as error:
-            raise BadRequest(str(error), param="x-kvctl-mode") from None
-
-    def _model(self, body: Body) -> str:
-        model = body.model or self.settings.model or ""
-        self._check_model(model)
-        return model
-
-    def _check_model(self, model: str) -> None:
-        """Raises UnknownModel when every worker has told its models and none has this one."""
-        view = self.core.fleet.view
-        known = (self.settings.model,) if self.settings.model else view.models
-        if not model or not known or model in known:
-            return
-        if self.settings.model is None and any(not worker.models for worker in view.members):
-            return
-        raise UnknownModel(
-            f"the model '{model[:200]}' is not served here; available: {', '.join(known[:20])}", param="model"
-        )
-
-    def _take_tokens(self, request: RouteRequest, body: Body, result: TokenResult) -> None:
-        request.prompt_tokens = len(result.ids)
-        request.degraded = result.degraded
-        request.joins = body.prompts == 1 and body.n == 1 and body.reads_cache
-        view = self.core.fleet.view
-        lora = request.model if request.model in view.adapters else None
-        request.keys = self.core.keys_for(result.ids, lora=lora, salt=body.cache_salt)
-        if result.source is Source.APPROXIMATE:
-            return
-        media = body.media
-        if body.chat is not None and result.source is not Source.LOCAL:
-            media = media_mark(body.chat.messages)
-        if media is not None:
-            request.own_keys = self.core.keys_for(result.ids, lora=lora, salt=body.cache_salt, media=media)
-            request.degraded = (*result.degraded, Degraded.MULTIMODAL)
-        elif self.core.chunks is not None:
-            request.chunks = self.core.chunks.prompt(result.ids)
-        longest = view.longest_context(request.model)
-        if longest is not None and longest <= request.prompt_tokens:
-            raise BadRequest(
-                f"the prompt has {request.prompt_tokens} tokens, but the model's context holds {longest} in all",
-                param="prompt" if body.chat is None else "messages",
-            )
 
     async def _look_up(self, lookup: RedisLookup, request: RouteRequest, body: Body, tokens: TokenResult) -> None:
         """Ask the shared store for the prompt's blocks; ids that are no true ones cannot name them."""
@@ -405,42 +297,6 @@ class RequestDispatcher:
             counts=self._counts,
         )
 
-    # -- answers of our own ------------------------------------------------------------------------------------
-
-    def _own_answer(self, path: str) -> Answer | None:
-        if path == "/health":
-            return _json_answer(200, {"status": "ok"})
-        if path == "/ready":
-            up = sum(worker.health is Health.UP and not worker.draining for worker in self.core.fleet.workers.values())
-            return _json_answer(200 if up else 503, {"ready": bool(up), "workers_up": up})
-        if path == "/version":
-            return _json_answer(200, {"version": kvctl_version(), "router": "kvctl"})
-        if path == "/v1/models":
-            return _json_answer(200, self._models())
-        return None
-
-    def _models(self) -> dict[str, object]:
-        workers = self.core.fleet.workers.values()
-        cards = []
-        for model in self.core.fleet.view.models:
-            lengths = [w.max_model_len for w in workers if model in w.models and w.max_model_len]
-            cards.append(
-                {
-                    "id": model,
-                    "object": "model",
-                    "created": 0,
-                    "owned_by": "kvctl",
-                    "max_model_len": min(lengths) if lengths else None,
-                }
-            )
-        served = {str(card["id"]): card for card in cards}
-        cards += [
-            {**served[model], "id": name, "root": model}
-            for name, model in self.settings.aliases.items()
-            if model in served and name not in served
-        ]
-        return {"object": "list", "data": cards}
-
     def _refuse(self, error: RoutingError) -> Answer:
         self.stats.refused[error.code] += 1
         return error_answer(error.status, str(error), error.code, param=error.param, extra=error.extra)
@@ -456,32 +312,6 @@ def _climbs(path: str) -> bool:
     return ".." in path.lower().replace("%2e", ".")
 
 
-def _use_ids(body: Body, ids: list[int] | None) -> None:
-    """Token ids that the caller gave beside the prompt are the prompt, for routing."""
-    if not ids:
-        return
-    if not 0 <= min(ids) <= max(ids) < 2**32:
-        raise BadRequest("nvext.token_data: token ids are integers from 0 to 2^32 - 1", param="nvext.token_data")
-    if body.chat is not None:
-        body.media = media_mark(body.chat.messages)
-    body.ids, body.text, body.chat = np.array(ids, np.uint32), None, None
-
-
-class _ModelOnly(msgspec.Struct):
-    model: str | None = None
-
-
-_MODEL_ONLY = msgspec.json.Decoder(_ModelOnly)
-
-
-def _model_in(body: bytes) -> str:
-    """The `model` field of a JSON body; "" where there is none or the body is something else (an upload)."""
-    try:
-        return _MODEL_ONLY.decode(body).model or ""
-    except (msgspec.DecodeError, RecursionError):
-        return ""
-
-
 def _best_eligible(decision: Decision) -> int:
     """The most cached tokens that any eligible row had, counted like the winner's."""
     rows = decision.candidates
@@ -492,7 +322,3 @@ def _best_eligible(decision: Decision) -> int:
         return decision.predicted_cached_tokens
     most = np.minimum(held, (decision.prompt_tokens - 1) // rows.block_size) * rows.block_size
     return int(most.max())
-
-
-def _json_answer(status: int, data: object) -> Answer:
-    return Answer(status, msgspec.json.encode(data))

@@ -23,8 +23,9 @@ from prometheus_client import CollectorRegistry
 
 from router.admin.app import AdminApp
 from router.admin.server import AdminServer
+from router.answers import kvctl_version
 from router.core import CoreSettings, RoutingCore
-from router.dispatch import DispatchSettings, RequestDispatcher, kvctl_version
+from router.dispatch import RequestDispatcher
 from router.feed import KvFeed
 from router.fleet.monitor import FleetMonitor
 from router.fleet.probe import EventSource
@@ -35,6 +36,7 @@ from router.model_tokens import ModelTokens
 from router.prefix.warm import warm
 from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
+from router.reading import DispatchSettings
 from router.records import DecisionLog
 from router.room_metrics import QueueCollector, RoomCollector, ShadowCollector, TruthCollector
 from router.shadow import Shadows

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from router.core import CoreSettings, RoutingCore
-from router.dispatch import DispatchSettings, RequestDispatcher
+from router.dispatch import RequestDispatcher
 from router.events.wire import BlockStored
 from router.fleet.monitor import FleetMonitor
 from router.fleet.worker import Health, KvState
@@ -19,6 +19,7 @@ from router.metrics import RouterStats
 from router.model import Degraded, WorkerSpec
 from router.model_tokens import ModelTokens
 from router.proxy.interface import Inbound, Usage
+from router.reading import DispatchSettings
 from router.records import DecisionLog
 from router.tokens.body import Body, parse
 from router.tokens.conversation import media_mark
