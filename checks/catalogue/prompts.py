@@ -201,8 +201,8 @@ CHECKS: tuple[Check, ...] = (
         rule="kvaware tokenises the body's prompt, which only completions requests have. Fails for kvaware with "
         "any other path, the default included; passes for other strategies. Without a resource it looks at what "
         "clients send: fails where all of 20 or more requests are chats, warns where more than 80 % are.",
-        hint="set invocationEndpoint: v1/completions (AWS's sample with v1/chat/completions is made for prefixaware) and "
-        "send completions, or choose a strategy that reads chats",
+        hint="set invocationEndpoint: v1/completions (AWS's sample with v1/chat/completions is made for prefixaware) "
+        "and send completions, or choose a strategy that reads chats",
         run=endpoint_type,
         stacks=CONTROLLER_STACKS,
     ),
