@@ -60,6 +60,8 @@ _KEYS = re.compile(
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}(?!\w))"
 )
 _BEARER = re.compile(r"\b((?:Bearer|Basic) {1,4})[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
+_SIGNED = re.compile(r"([?&](?:sig|(?:x-(?:amz|goog)-)?signature)=)[^&\s'\"*]+", re.IGNORECASE)
+"""What makes a signed URL good for whoever has it."""
 _HEADER = re.compile(rf"((?:authorization|cookie){_ENDS})({_QUOTED}|[^\n'\"}}]+)", re.IGNORECASE)
 _SETTING = re.compile(rf"({_KEY_NAMES}{_ENDS})({_QUOTED}|\[[^\]\n]*\]?|[^\s,;&)}}\]'\"\\]+)", re.IGNORECASE)
 _OPTION = re.compile(
@@ -81,6 +83,8 @@ _STEMS: dict[str, tuple[str, ...]] = {
     **{word: tuple(word + end for end in _ENDINGS) for word in ("prompt", "prompts", "messages", "content")},
     **{word: tuple(word + end for end in (*_ENDINGS, " ")) for word in ("key", "key_id", "key-id", "keyid", "token")},
     "prompt_token_ids": (),
+    "sig=": (),
+    "signature=": (),
     "@": (),
 }
 """Every line that a rule changes holds one of them in lower case, where it has endings with one of them.
@@ -130,6 +134,7 @@ def _redact_line(line: str) -> str:
         line = _CREDENTIALS.sub(f"://{MASK}@", line)
         line = _KEYS.sub(MASK, line)
         line = _BEARER.sub(rf"\g<1>{MASK}", line)
+        line = _SIGNED.sub(rf"\g<1>{MASK}", line)
         line = _HEADER.sub(_masked, line)
         line = _SETTING.sub(_masked, line)
         line = _OPTION.sub(_masked, line)

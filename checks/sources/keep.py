@@ -12,11 +12,20 @@ from typing import Any
 
 from checks.redact import MASK, clean, redact
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZ)|SECRET|PASSW", re.IGNORECASE)
-_SECRET_FIELD = re.compile(r"(?:api[-_]?key|(?:hf|access|auth|bearer)[-_]?token|password|passwd)$", re.IGNORECASE)
-_PROMPTS = frozenset({"prompt", "prompts", "messages", "content", "prompt_token_ids"})
+_SECRET_NAME = re.compile(
+    r"KEY|TOKEN(?!IZ)|SECRET|PASSW|PWD|CREDENTIAL|(?:^|_)(?:AUTH|AUTHORIZATION|PASS|PAT)(?:_|$)|BEARER|COOKIE|WEBHOOK|SALT"
+    r"|SIGNATURE",
+    re.IGNORECASE,
+)
+_SECRET_FIELD = re.compile(
+    r"(?:(?:api|private|secret)[-_]?key|(?:^|[-_.]|hf|access|auth|bearer)token|password|passwd|secret|webhook)$",
+    re.IGNORECASE,
+)
+_PROMPT = re.compile(r"(?:^|[-_])prompts?$|^(?:messages|content|prompt_token_ids)$", re.IGNORECASE)
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]{0,40}-----)?")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
-_SECRET_OPTION = re.compile(r"--[\w-]*(?:api[-_]key|hf[-_]token|auth[-_]token|access[-_]token|password|secret)", re.I)
+_SECRET_OPTION = re.compile(r"--[\w-]*(?:api[-_]key|password|secret|token(?=$|=))|-u$|--user$", re.I)
+"""`-u NAME:PASSWORD` is what curl takes."""
 _DROPPED = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
 
 
@@ -26,9 +35,14 @@ def kept(kind: str, text: str) -> str:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            return redact(clean(text))
+            return _text(text)
         return json.dumps(without_secrets(value), ensure_ascii=False, separators=(",", ":"))
-    return redact(clean(text))
+    return _text(text)
+
+
+def _text(text: str) -> str:
+    safe = redact(clean(text))
+    return _PRIVATE_KEY.sub(rf"\g<1>{MASK}", safe) if "PRIVATE KEY" in safe else safe
 
 
 def without_secrets(value: Any) -> Any:
@@ -43,12 +57,12 @@ def without_secrets(value: Any) -> Any:
 def _copy(value: Any, seen: dict[str, str]) -> Any:
     if isinstance(value, str):
         if (known := seen.get(value)) is None:
-            known = seen[value] = redact(clean(value)) if len(value) > 3 else clean(value)
+            known = seen[value] = _text(value) if len(value) > 3 else clean(value)
         return known
     if isinstance(value, Mapping):
         copied = {key: _copy(item, seen) for key, item in value.items() if key not in _DROPPED}
         for key, item in copied.items():
-            if key in _PROMPTS and item is not None and not isinstance(item, (bool, int, float)):
+            if _PROMPT.search(str(key)) and item is not None and not isinstance(item, (bool, int, float)):
                 copied[key] = MASK
             name = copied.get("name") if key == "value" else key
             if isinstance(item, str) and isinstance(name, str) and _secret(name, item, variable=key == "value"):

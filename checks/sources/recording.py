@@ -30,7 +30,7 @@ from checks.sources.keep import kept, without_secrets
 from checks.sources.tape import Answer, Kind
 
 SCHEMA_VERSION = 1
-REDACTION = "passwords in URLs, bearer tokens, API keys, prompts, values of *KEY* *TOKEN* *SECRET* *PASSWORD*"
+REDACTION = "passwords and signatures in URLs, bearer tokens, API keys, prompts, values of names that tell a secret"
 ANSWER_BYTES = 64 << 20
 """Of one stored answer; a larger one is refused in a replay."""
 INDEX_LINES = 200_000

@@ -316,3 +316,8 @@ def test_no_password_of_a_url_is_left(scheme: str, user: str, password: str) -> 
 def test_hostile_text_is_redacted_in_time(seed: str) -> None:
     """Bounded by the timeout: a quadratic expression would take minutes on such a line."""
     assert len(redact(seed * (300_000 // len(seed)))) > 0
+
+
+@pytest.mark.parametrize("name", ["sig", "X-Amz-Signature", "X-Goog-Signature", "signature"])
+def test_the_signature_of_a_url_goes(name: str) -> None:
+    assert redact(f"GET https://h/k?a=1&{name}=planted%3D&b=2") == f"GET https://h/k?a=1&{name}=***&b=2"

@@ -95,3 +95,47 @@ def test_a_metrics_page_stays_as_it_is() -> None:
 
 def test_what_looks_like_json_and_is_not_is_treated_as_text() -> None:
     assert kept("page", "{not json \x1b[31m") == "{not json "
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DB_PWD",
+        "MY_PASS",
+        "PASS_FILE_TEXT",
+        "AUTH",
+        "NPM_AUTH",
+        "AUTHORIZATION",
+        "BEARER",
+        "CREDENTIALS",
+        "SESSION_COOKIE",
+        "SLACK_WEBHOOK",
+        "GITHUB_PAT",
+        "SIGNING_SALT",
+    ],
+)
+def test_variables_whose_names_tell_a_secret_lose_their_value(name: str) -> None:
+    assert without_secrets([{"name": name, "value": "planted"}]) == [{"name": name, "value": "***"}]
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "AUTHOR", "COMPASS_ON", "VLLM_PATTERN", "LMCACHE_CHUNK_SIZE", "PYTHONHASHSEED"]
+)
+def test_variables_of_other_names_keep_it(name: str) -> None:
+    assert without_secrets([{"name": name, "value": "kept"}]) == [{"name": name, "value": "kept"}]
+
+
+@pytest.mark.parametrize("name", ["token", "vault.token", "clientSecret", "privateKey", "last_prompt", "system-prompt"])
+def test_fields_whose_names_tell_a_secret_lose_their_value(name: str) -> None:
+    assert without_secrets({name: "planted"}) == {name: "***"}
+
+
+@pytest.mark.parametrize("words", [["--token", "planted"], ["-u", "me:planted"], ["--hf-token", "planted"]])
+def test_the_word_after_an_option_that_tells_a_secret_goes(words: list[str]) -> None:
+    assert without_secrets([*words, "next"]) == [words[0], "***", "next"]
+
+
+def test_a_private_key_goes_and_its_kind_stays() -> None:
+    text = "-----BEGIN RSA PRIVATE KEY-----\nMIIplanted\nplanted\n-----END RSA PRIVATE KEY-----\nafter"
+    assert kept("log", text) == "-----BEGIN RSA PRIVATE KEY-----***\nafter"
+    assert without_secrets({"tls": text}) == {"tls": kept("log", text)}
