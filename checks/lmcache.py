@@ -5,6 +5,7 @@ Pure questions to a snapshot, shared by the catalogue.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -155,9 +156,10 @@ def number(value: Any) -> float | None:
     if value is None or isinstance(value, bool):
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None
 
 
 def _parallel(worker: Member, option: str) -> int:

@@ -5,12 +5,12 @@ Only vLLM's spelling of arguments is read; every function says None or '' where 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from checks.numerals import loads, whole
 from checks.snapshot import Member, Snapshot
 
 DEFAULT_CHUNK_TOKENS = 256
@@ -54,7 +54,7 @@ def transfer(member: Member) -> Transfer | None:
             return Transfer(("LMCacheConnectorV1",), "kv_both")
         return None
     try:
-        config = json.loads(text)
+        config = loads(text)
     except ValueError:
         return Transfer(problem="--kv-transfer-config is not JSON")
     if not isinstance(config, dict):
@@ -111,10 +111,9 @@ def max_model_len(member: Member) -> int | None:
 def block_tokens(snapshot: Snapshot, member: Member) -> int | None:
     """Tokens of a block: the engine's metric, else its argument; None where neither tells."""
     for one in snapshot.metrics.find("cache_config_info", member.key):
-        if (told := one.labels.get("block_size", "")).isdecimal():
-            return int(told)
-    told = member.arg("--block-size") or ""
-    return int(told) if told.isdecimal() else None
+        if (told := whole(one.labels.get("block_size"))) is not None:
+            return told
+    return whole(member.arg("--block-size"))
 
 
 def chunk_tokens(config: Mapping[str, Any]) -> int:

@@ -6,7 +6,6 @@ checks/collect.py from live sources, a recording, or files; tests build it by ha
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from checks.logs.patterns import Pattern, Patterns
 from checks.logs.view import LogView
 from checks.metrics.view import Metrics
 from checks.model import Reason, Stack, Target
+from checks.numerals import loads
 from checks.probe_evidence import ProbeEvidence
 from checks.thresholds import Thresholds
 
@@ -363,6 +363,6 @@ def _literal(value: str) -> Any:
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     try:
-        return json.loads(value)
+        return loads(value)
     except ValueError:
         return value

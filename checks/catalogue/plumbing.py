@@ -27,6 +27,7 @@ from checks.model import (
     warned,
 )
 from checks.network import Place, closed_ports, headless, place, ports_of, service, service_name, services_known
+from checks.numerals import whole
 from checks.serving import config_unread, numbers, switched_on
 from checks.sharing import NOT_KVAWARE, kvaware
 from checks.snapshot import Member, Snapshot
@@ -151,9 +152,9 @@ def _controller_port(router: Member, socket: str) -> int | None:
             if port.isdecimal():
                 return int(port)
     option, usual = _SOCKETS[socket]
-    told = router.arg(option)
-    if told is not None and told.isdecimal():
-        return int(told)
+    told = whole(router.arg(option))
+    if told is not None:
+        return told
     return usual if socket == "pull" and router.container.args else None
 
 
@@ -200,7 +201,7 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
         needed = {_serving_port(worker)}
         if asks_controller:
             ports = numbers(snapshot.lmcache_config(worker).get("lmcache_worker_ports"))
-            needed |= {int(one) for one in ports if one.isdecimal()}
+            needed |= {port for one in ports if (port := whole(one)) is not None}
         yield from _report_closed(snapshot, worker, router, needed, "the router")
 
 
@@ -216,8 +217,7 @@ def _report_closed(
 
 def _serving_port(worker: Member) -> int:
     found = place(worker.url) if worker.url else None
-    told = worker.arg("--port") or ""
-    return found.port if found is not None else (int(told) if told.isdecimal() else 8000)
+    return found.port if found is not None else (whole(worker.arg("--port")) or 8000)
 
 
 def worker_ports(snapshot: Snapshot) -> Iterator[Finding]:
@@ -239,7 +239,7 @@ def _enough_ports(snapshot: Snapshot, worker: Member) -> Iterator[Finding]:
     elif len(given) < needed:
         message = f"{len(given)} worker ports for {needed} ranks that register"
         yield failed(message, worker.target, evidence, args(worker, "--tensor-parallel-size"))
-    elif not all(one.isdecimal() and 0 < int(one) < 65536 for one in given):
+    elif not all(0 < (whole(one) or 0) < 65536 for one in given):
         yield failed("worker ports are not all port numbers", worker.target, evidence)
     else:
         yield passed("each rank that registers has its port", worker.target, evidence)

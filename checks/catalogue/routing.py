@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from checks.compatibility import Version
 from checks.evidence import args, image
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Stack, Status, failed, passed, skipped, warned
+from checks.numerals import whole
 from checks.sharing import kvaware
 from checks.skew import judge_skew
 from checks.snapshot import Member, Snapshot
@@ -179,7 +180,7 @@ def _prefix_aware(router: Member) -> Finding:
         return skipped(Reason.NO_DATA, "the router's arguments could not be read", router.target)
     told = router.arg("--prefix-min-match-length") or "0"
     shown = args(router, "--prefix-min-match-length")
-    if not told.strip().isdecimal() or int(told) == 0:
+    if not whole(told.strip()):
         message = "no minimal match length; prefixes are matched in pieces of 128 characters (only --probe shows hits)"
         return passed(message, router.target, shown)
     version = Version.find(router.container.image.rpartition(":")[2])

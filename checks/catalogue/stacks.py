@@ -20,6 +20,7 @@ from checks.model import (
     skipped,
     warned,
 )
+from checks.numerals import whole
 from checks.serving import block_tokens
 from checks.snapshot import Member, Role, Snapshot
 from checks.traffic import Ratio, collapsed, grown_to, lifetime, no_metric, percent, ratio, subjects
@@ -173,10 +174,10 @@ def _trtllm(snapshot: Snapshot, target: Target, member: str | None) -> Finding:
 
 def _trtllm_blocks(snapshot: Snapshot) -> Iterator[Finding]:
     for router in snapshot.routers:
-        told = router.arg("--kv-cache-block-size", "--block-size") or ""
-        for worker in snapshot.workers if told.isdecimal() else ():
+        told = whole(router.arg("--kv-cache-block-size", "--block-size"))
+        for worker in snapshot.workers if told is not None else ():
             block = snapshot.metrics.now("trtllm_tokens_per_block", worker.key, how="max")
-            if block.value is not None and block.value != int(told):
+            if block.value is not None and block.value != told:
                 message = f"blocks of {block.value:.0f} tokens; router {router.name} counts with {told}"
                 yield failed(message, worker.target, block.evidence())
 

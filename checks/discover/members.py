@@ -5,6 +5,7 @@ Pure. Odd or missing fields leave the member's defaults; nothing is raised for a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -73,7 +74,10 @@ def quantity(text: Any) -> float | None:
     """A Kubernetes quantity (`512Mi`, `2G`, `1e9`) in units; None where it is none."""
     match = _QUANTITY.fullmatch(str(text).strip()) if text is not None else None
     unit = None if match is None else _UNITS.get(match.group("unit"))
-    return None if match is None or unit is None else float(match.group("number")) * unit
+    if match is None or unit is None:
+        return None
+    value = float(match.group("number")) * unit
+    return value if math.isfinite(value) else None
 
 
 def model_of(member: Member) -> str:

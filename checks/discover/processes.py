@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from checks.numerals import whole
 from checks.request import LogFile
 from checks.snapshot import Member, Role
 
@@ -54,8 +55,8 @@ def with_files(members: Sequence[Member], files: Iterable[LogFile]) -> Paired:
     for file in files:
         rows = [member for member in members if member.role is file.role]
         same = [member for member in rows if file.name in (member.name, urlsplit(member.url).netloc)]
-        if not same and file.name.isdecimal():
-            same = rows[int(file.name) : int(file.name) + 1]
+        if not same and (at := whole(file.name)) is not None:
+            same = rows[at : at + 1]
         if not same and file.name == file.role.value and len(rows) == 1:
             same = rows
         if same and same[0].key not in paired:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from checks.discover.programs import Program
+from checks.numerals import whole
 from checks.snapshot import Container, Member, Role
 
 PORT_NAMES = ("container-port", "http", "http1", "api", "router-cport", "metrics", "service-port")
@@ -70,7 +71,8 @@ def url(member: Member, port: int) -> str:
 
 
 def _number(text: str | None) -> list[int]:
-    return [int(text)] if text and text.isdecimal() else []
+    number = whole(text)
+    return [] if number is None else [number]
 
 
 def _unique(found: Iterable[int]) -> tuple[int, ...]:

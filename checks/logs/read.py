@@ -7,7 +7,6 @@ patterns. About 9 MB/s on one core. What a log may take in memory is bounded: se
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections import deque
@@ -19,6 +18,7 @@ from itertools import accumulate
 from checks.logs.begin import begins_with_start
 from checks.logs.patterns import Patterns
 from checks.logs.view import LogView, Match, Record
+from checks.numerals import loads
 from checks.redact import clean, redact, suspects
 from checks.thresholds import Thresholds
 
@@ -270,8 +270,8 @@ class _Reader:
     def _begin_json(self, text: str, time: str, process: str) -> bool:
         """A line of a JSON logger: an object with a level and a message."""
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
+            data = loads(text)
+        except ValueError:
             return False
         if not isinstance(data, dict):
             return False

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from checks.metrics.text import printable
 from checks.model import Reason
+from checks.numerals import loads
 from checks.sources.tape import Answer
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def _problem(reason: Reason, message: str, status: int = 0) -> Answer:
 def _told(body: str) -> str:
     """What Prometheus says is wrong, from its JSON; '' where it is none."""
     try:
-        decoded = json.loads(body)
+        decoded = loads(body)
     except ValueError:
         return ""
     return str(decoded.get("error", "")) if isinstance(decoded, dict) else ""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from checks.numerals import loads
 from checks.snapshot import Access
 from checks.sources.kubernetes import Cluster
 from checks.sources.tape import Answer
@@ -125,6 +126,6 @@ def _review(cluster: Cluster, namespace: str, question: Question) -> Answer:
 
 def _allowed(text: str) -> bool | None:
     try:
-        return bool(json.loads(text)["status"]["allowed"])
+        return bool(loads(text)["status"]["allowed"])
     except (ValueError, KeyError, TypeError):
         return None

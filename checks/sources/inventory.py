@@ -17,6 +17,7 @@ from checks.discover.environment import referenced_configmaps
 from checks.discover.owners import key_of
 from checks.discover.stacks import HYPERPOD_GROUP, HYPERPOD_NAMESPACE
 from checks.model import Reason
+from checks.numerals import loads
 from checks.request import Scrape
 from checks.snapshot import Access
 from checks.sources import access, pages
@@ -145,7 +146,7 @@ class Lister:
                 message = f"the API server does not accept the credentials (401): {message}"
             raise SourceError(answer.error, message)
         try:
-            listed = json.loads(answer.text).get("groups") or () if answer.ok else ()
+            listed = loads(answer.text).get("groups") or () if answer.ok else ()
             return {str(one["name"]): str((one.get("preferredVersion") or {}).get("version") or "v1") for one in listed}
         except (ValueError, AttributeError, KeyError, TypeError):
             raise SourceError(Reason.PARSE, "what answers at the API server's address is not Kubernetes") from None
@@ -247,8 +248,8 @@ class Lister:
                 self.run.note(what, answer.error, answer.message)
             return None
         try:
-            return without_secrets(json.loads(answer.text))
-        except (ValueError, RecursionError):
+            return without_secrets(loads(answer.text))
+        except ValueError:
             self.run.note(what, Reason.PARSE, f"{what}: not JSON")
             return None
 
@@ -269,7 +270,7 @@ def _only(answer: Answer, namespace: str, name: str, keys: set[str] | None) -> A
     if not answer.ok:
         return answer
     try:
-        data = json.loads(answer.text).get("data") or {}
+        data = loads(answer.text).get("data") or {}
         kept = {key: value for key, value in data.items() if keys is None or key in keys}
     except (ValueError, AttributeError):
         return replace(answer, text="", error=Reason.PARSE, message=f"ConfigMap {namespace}/{name} is not JSON")

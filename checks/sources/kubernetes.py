@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from checks.model import Reason
+from checks.numerals import loads
 from checks.sources.connection import Connection
 from checks.sources.deadline import Deadline
 from checks.sources.pace import Pace
@@ -165,7 +166,7 @@ class Cluster:
             if not answer.ok:
                 return answer
             try:
-                page = json.loads(answer.text)
+                page = loads(answer.text)
                 items.extend(page.get("items") or ())
                 following = str((page.get("metadata") or {}).get("continue") or "")
             except (ValueError, AttributeError, TypeError):
@@ -333,7 +334,7 @@ def _why(error: Exception) -> str:
 def _message(text: str, status: int) -> str:
     """The message of a Status object, else the first line."""
     try:
-        told = json.loads(text)
+        told = loads(text)
         if isinstance(told, dict) and isinstance(told.get("message"), str):
             return " ".join(str(told["message"]).split())[:300]
     except ValueError:

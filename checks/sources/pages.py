@@ -6,7 +6,6 @@ thousand engines the whole text would not fit in memory.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 from checks.discover.urls import https, url
 from checks.metrics.scrape import PageText
 from checks.model import Reason
+from checks.numerals import loads
 from checks.snapshot import Member
 from checks.sources.http import Pages
 from checks.sources.keep import without_secrets
@@ -99,6 +99,6 @@ def decoded(answer: Answer) -> Any:
     if not answer.ok:
         return None
     try:
-        return without_secrets(json.loads(answer.text))
-    except (ValueError, RecursionError):
+        return without_secrets(loads(answer.text))
+    except ValueError:
         return None

@@ -12,6 +12,7 @@ from checks.discover.sampling import sample
 from checks.discover.urls import url
 from checks.metrics.view import Metrics, Page
 from checks.model import Reason
+from checks.numerals import whole
 from checks.request import Scrape
 from checks.snapshot import Member, Role
 from checks.sources.deadline import INTERRUPTED
@@ -162,10 +163,9 @@ class Reading:
         for path in ADMIN_PATHS if place.admin or place.admin_port else ():
             self._keep(found, path, self._admin(place, path))
         if (member.env("LMCACHE_INTERNAL_API_SERVER_ENABLED") or "").lower() in ("true", "1"):
-            start = member.env("LMCACHE_INTERNAL_API_SERVER_PORT_START") or ""
+            start = whole(member.env("LMCACHE_INTERNAL_API_SERVER_PORT_START"))
             for path in LMCACHE_PATHS:
-                at = int(start) if start.isdecimal() else LMCACHE_PORT
-                self._keep(found, path, self.reader.get(member, at, path))
+                self._keep(found, path, self.reader.get(member, LMCACHE_PORT if start is None else start, path))
         return replace(member, answers=found, model=member.model or _first_model(found.get("/v1/models")))
 
     def _admin(self, place: Place, path: str) -> Answer:

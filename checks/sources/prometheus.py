@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from checks.discover.owners import key_of, labels_of
 from checks.metrics.connection import ConnectionProblem, PrometheusServer, auth_of
 from checks.model import Reason
+from checks.numerals import loads
 from checks.request import CollectRequest, RequestError
 from checks.sources.deadline import Deadline
 from checks.sources.kubernetes import Cluster
@@ -71,7 +72,7 @@ class ServiceProxy:
         if not answer.ok:
             return answer
         try:
-            result = json.loads(answer.text)["data"]["result"]
+            result = loads(answer.text)["data"]["result"]
         except (ValueError, KeyError, TypeError):
             message = f"{self.shown} answered with something that is no query result"
             return replace(answer, text="", error=Reason.PARSE, message=message)
