@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .engines import Engine, missing, start_all
+from .engines import Engine, missing, start_all, with_lmcache
 from .router_process import Router, serve
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
 HERE = Path(__file__).parent
-FLEETS = ("pair", "small", "middle")
+FLEETS = ("pair", "small", "middle", "degraded", "alone")
 """In the order in which they run. A test module names its own in `FLEET`."""
 
 
@@ -70,6 +70,10 @@ def _make(name: str) -> tuple[Engine, ...]:
             Engine("small-a", "tiny-bos", blocks=64, max_model_len=1024),
             Engine("small-b", "tiny-bos", blocks=64, max_model_len=1024),
         )
+    if name == "degraded":
+        return (with_lmcache("degraded"),)
+    if name == "alone":
+        return (Engine("alone", "tiny"),)
     return (Engine("middle-a", "middle", max_model_len=12288), Engine("middle-b", "middle", max_model_len=12288))
 
 

@@ -71,6 +71,7 @@ class Engine:
     kv_port: int = 0
     replay_port: int = 0
     extra: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class Engine:
     def start(self) -> None:
         """Starts the process and returns at once; the log goes on in the same file after a restart."""
         LOGS.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, **ENGINE_ENV}
+        environment = {**os.environ, **ENGINE_ENV, **self.env}
         environment["PATH"] = f"{ENVIRONMENT / 'bin'}:{environment.get('PATH', '')}"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -182,6 +183,16 @@ class Engine:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
+
+
+def with_lmcache(name: str) -> Engine:
+    """An engine with LMCache's connector. LMCache has none for a CPU: it serves, and LMCache starts degraded."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    config = LOGS / "lmcache.yaml"
+    config.write_text("chunk_size: 64\nlocal_cpu: true\nmax_local_cpu_size: 1.0\n")
+    connector = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    extra = ("--kv-transfer-config", json.dumps(connector))
+    return Engine(name, "tiny", extra=extra, env={"LMCACHE_CONFIG_FILE": str(config)})
 
 
 def start_all(engines: Sequence[Engine]) -> None:
