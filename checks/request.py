@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
+from msgspec import Meta
 
 from checks.model import Stack
 from checks.snapshot import Expectations, Role
+
+LONGEST_S = 30 * 86400.0
 
 
 class Scrape(StrEnum):
@@ -74,17 +77,17 @@ class CollectRequest:
     """A URL, `auto` (a Service of the cluster) or `none`."""
     prometheus_auth: str = "none"
     """`sigv4:REGION`, `bearer:FILE` or `none`."""
-    window_s: float = 900.0
+    window_s: Annotated[float, Meta(ge=1, le=LONGEST_S)] = 900.0
     scrape: Scrape = Scrape.AUTO
-    scrape_interval_s: float = 15.0
+    scrape_interval_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 15.0
     """Between the two scrapes; at least 12, LMCache writes its counters every 10 s."""
     logs: tuple[LogPart, ...] = (LogPart.HEAD, LogPart.TAIL, LogPart.PREVIOUS)
-    since_s: float = 3600.0
-    log_limit_bytes: int = 4 << 20
+    since_s: Annotated[float, Meta(ge=1, le=LONGEST_S)] = 3600.0
+    log_limit_bytes: Annotated[int, Meta(ge=1, le=1 << 32)] = 4 << 20
     """Of each part of each log."""
-    max_log_pods: int = 50
+    max_log_pods: Annotated[int, Meta(ge=1)] = 50
     """Ready workers whose logs are read."""
-    concurrency: int = 8
+    concurrency: Annotated[int, Meta(ge=1, le=64)] = 8
     routers: tuple[str, ...] = ()
     """Base URLs; with these, `workers` or `log_files` there is no cluster."""
     workers: tuple[str, ...] = ()
@@ -92,7 +95,7 @@ class CollectRequest:
     """Base URL of kvctl's admin port, where the router is kvctl."""
     log_files: tuple[LogFile, ...] = ()
     expectations: Expectations = field(default_factory=Expectations)
-    timeout_s: float = 300.0
+    timeout_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 300.0
 
     @property
     def cluster(self) -> bool:

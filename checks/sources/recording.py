@@ -12,16 +12,19 @@ Writes only inside DIR, by way of a temporary neighbour that is renamed at the e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 
@@ -34,6 +37,8 @@ REDACTION = "passwords and signatures in URLs, bearer tokens, API keys, prompts,
 ANSWER_BYTES = 64 << 20
 """Of one stored answer; a larger one is refused in a replay."""
 INDEX_LINES = 200_000
+LINE_CHARACTERS = 1 << 20
+MANIFEST_BYTES = 4 << 20
 
 _FOLDERS: dict[str, tuple[str, str]] = {
     "kubernetes": ("kubernetes", ".json"),
@@ -52,7 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """manifest.json. Unknown keys are left alone."""
 
     schema_version: int
-    now: float
+    now: Annotated[float, msgspec.Meta(ge=0, le=253_370_764_800)]
+    """Epoch seconds, up to the year 9999."""
     options: dict[str, Any] = {}
     cut_short: str = ""
     """Why the run ended early."""
@@ -69,7 +75,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     file: str = ""
     error: Reason | None = None
     message: str = ""
-    at: float | None = None
+    at: Annotated[float, msgspec.Meta(ge=0, le=253_370_764_800)] | None = None
 
 
 @dataclass(slots=True)
@@ -106,17 +112,22 @@ class Writer:
             with self._lock:
                 name = self._name(kind, key, turn)
             path = self._folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8", newline="")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8", newline="")
+            except OSError as error:
+                raise self._unwritten(error) from None
         at = round(answer.at, 3)
         entry = Entry(kind=kind, key=key, status=answer.status, file=name, error=answer.error, message=message, at=at)
-        with self._lock:
-            self._index.write(msgspec.json.encode(entry).decode() + "\n")
+        try:
+            with self._lock:
+                self._index.write(msgspec.json.encode(entry).decode() + "\n")
+        except OSError as error:
+            raise self._unwritten(error) from None
         return replace(answer, text=text, message=message, at=at)
 
     def finish(self, now: float, cut_short: str) -> None:
-        """Puts the recording under its name."""
-        self._index.close()
+        """Puts the recording under its name. Raises RecordingError, leaving nothing behind."""
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
             now=now,
@@ -126,20 +137,25 @@ class Writer:
             redaction=REDACTION,
         )
         text = json.dumps(msgspec.to_builtins(manifest), indent=1, sort_keys=True)
-        (self._folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
-        self._folder.chmod(0o755)
         try:
+            self._index.close()
+            (self._folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+            self._folder.chmod(0o755)
             if self.directory.exists():
                 self.directory.rmdir()
             self._folder.rename(self.directory)
         except OSError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise RecordingError(f"cannot put the recording at {self.directory}: {error.strerror}") from None
+            self.abandon()
+            raise self._unwritten(error) from None
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
-        self._index.close()
+        with contextlib.suppress(OSError):  # what is still to be written finds no room
+            self._index.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _unwritten(self, error: OSError) -> RecordingError:
+        return RecordingError(f"cannot write a recording to {self.directory}: {error.strerror}")
 
     def _name(self, kind: str, key: str, turn: int) -> str:
         folder, suffix = _FOLDERS[kind]
@@ -171,10 +187,13 @@ class Recording:
         entries: dict[tuple[str, str], tuple[Entry, ...]] = {}
         path = directory / "index.jsonl"
         try:
-            with path.open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, 1):
+            _regular(path)
+            with path.open(encoding="utf-8") as file:
+                for number, line in enumerate(iter(partial(file.readline, LINE_CHARACTERS + 1), ""), 1):
                     if number > INDEX_LINES:
                         raise RecordingError(f"{path} has more than {INDEX_LINES} lines")
+                    if len(line) > LINE_CHARACTERS:
+                        raise RecordingError(f"{path} line {number} is longer than {LINE_CHARACTERS} characters")
                     if not line.strip():
                         continue
                     try:
@@ -183,18 +202,24 @@ class Recording:
                         raise RecordingError(f"{path} line {number}: {error}") from None
                     entries[entry.kind, entry.key] = (*entries.get((entry.kind, entry.key), ()), entry)
         except (OSError, UnicodeDecodeError) as error:
-            raise RecordingError(f"cannot read {path}: {error}") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise RecordingError(f"cannot read {path}: {reason}") from None
         return cls(directory, manifest.now, manifest.options, manifest.cut_short, entries)
 
     @staticmethod
     def _manifest(path: Path) -> Manifest:
         try:
-            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+            _regular(path)
+            with path.open("rb") as file:
+                text = file.read(MANIFEST_BYTES + 1)
+            if len(text) > MANIFEST_BYTES:
+                raise RecordingError(f"{path} is larger than {MANIFEST_BYTES >> 20} MiB")
+            manifest = msgspec.json.decode(text, type=Manifest)
         except OSError as error:
             raise RecordingError(
                 f"{path.parent} is not a recording: cannot read {path.name}: {error.strerror}"
             ) from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise RecordingError(f"{path}: {error}") from None
         if manifest.schema_version != SCHEMA_VERSION:
             found = manifest.schema_version
@@ -211,12 +236,22 @@ class Recording:
         return Answer(0 if entry.error and entry.status == 200 else entry.status, text, entry.error, entry.message, at)
 
     def _text(self, name: str) -> str:
-        path = (self.directory / name).resolve()
+        try:
+            path = (self.directory / name).resolve()
+        except (OSError, ValueError, RuntimeError):  # too long, a zero byte, a circle of links
+            raise RecordingError(f"index.jsonl names {name[:200]!r}, which is no file") from None
         if not path.is_relative_to(self.directory.resolve()):
             raise RecordingError(f"index.jsonl names {name!r}, which is outside the recording")
         try:
+            _regular(path)
             if path.stat().st_size > ANSWER_BYTES:
                 raise RecordingError(f"{path} is larger than {ANSWER_BYTES >> 20} MiB")
             return path.read_bytes().decode("utf-8", "replace")
         except OSError as error:
             raise RecordingError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _regular(path: Path) -> None:
+    """A pipe or a device would be waited for, or never end. Raises RecordingError; OSError where nothing is there."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise RecordingError(f"{path} is no file")
