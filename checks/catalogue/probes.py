@@ -118,13 +118,14 @@ def shared_prefix(snapshot: Snapshot) -> Iterator[Finding]:
         yield reason or skipped(Reason.NO_DATA, "no cold request was answered")
         return
     step = answered(probe, "suffix")[0]
+    having = [cold, *(one for one in probe.named("other-instance") if one.status == 200)]
     evidence = shown_steps([step])
     if probe.choices == 1:
         yield skipped(Reason.NOT_APPLICABLE, "one worker only: the router has nothing to choose from")
     elif not step.served_by or not cold.served_by:
         yield skipped(Reason.NO_DATA, "it is not known who served the requests (KV803)", FLEET, *evidence)
-    elif step.served_by == cold.served_by:
-        yield passed("a prompt that begins alike went to the worker that had its beginning", FLEET, *evidence)
+    elif step.served_by in {one.served_by for one in having}:
+        yield passed("a prompt that begins alike went to a worker that had its beginning", FLEET, *evidence)
     else:
         message = f"a prompt that begins alike went to {step.served_by}, its beginning is on {cold.served_by}"
         yield warned(message, FLEET, *evidence)
@@ -197,7 +198,8 @@ CHECKS = (
         Status.WARN,
         shared_prefix,
         reads="the prompt with another end of 64 tokens; who served it",
-        rule="Passes where it goes to the worker that has the beginning; a single request, so it warns at most.",
+        rule="Passes where it goes to a worker that has the beginning: the first one, or the one that KV804 sent it to; a "
+        "single request, so it warns at most.",
         hint="raise the router's match limits (--kv-aware-threshold, --prefix-min-match-length), or look for load that "
         "outweighs the cache",
         caused_by=("KV801",),

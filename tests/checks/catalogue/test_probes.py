@@ -266,6 +266,11 @@ def test_kv805_follows_the_beginning(served: str, expected: Status) -> None:
     assert state("KV805", seen(step("cold"), step("suffix", served))) is expected
 
 
+def test_kv805_counts_the_instance_that_was_given_the_beginning_too() -> None:
+    assert state("KV805", seen(step("cold"), step("other-instance", W1), step("suffix", W1))) is Status.PASS
+    assert state("KV805", seen(step("cold"), bad("other-instance", "refused"), step("suffix", W1))) is Status.WARN
+
+
 def test_kv805_does_not_fit_one_worker() -> None:
     assert only("KV805", seen(step("cold"), step("suffix"), choices=1)).reason is Reason.NOT_APPLICABLE
 
