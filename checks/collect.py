@@ -30,7 +30,7 @@ from checks.snapshot import Member, Resources, Role, Snapshot
 from checks.sources import prometheus
 from checks.sources.connection import Interrupted, SourceError, connect
 from checks.sources.deadline import SIGNALS, Deadline
-from checks.sources.http import Pages, base_url
+from checks.sources.http import Pages, base_url, without_user
 from checks.sources.inventory import Inventory, Lister
 from checks.sources.kubernetes import Cluster
 from checks.sources.logs import LogReader, Logs
@@ -115,13 +115,17 @@ def _of_processes(run: Run) -> Snapshot:
     request = run.request
     with Pages(concurrency=request.concurrency, deadline=run.deadline) as http:
         reader = Reader(run.tape, None, None if run.tape.replaying else http)
-        routers = [processes.process(Role.ROUTER, _url("--router", one)) for one in request.routers]
+        bases = list(dict.fromkeys(_url("--router", one) for one in request.routers))
+        given = list(dict.fromkeys(_url("--worker", one) for one in request.workers))
+        if both := next((one for one in given if one in bases), None):
+            raise RequestError(f"--worker {without_user(both)} is also given as --router: it is one of them")
+        routers = processes.distinct(processes.process(Role.ROUTER, base) for base in bases)
         if not routers and request.admin:
             routers = [processes.process(Role.ROUTER, _url("--admin", request.admin))]
         admins = {router.key: base for router in routers if (base := _admin(run, reader, router))}
         told = [row for router in routers if router.key in admins for row in _told(reader, router, admins[router.key])]
-        workers = processes.workers([_url("--worker", one) for one in request.workers], told)
-        paired = processes.with_files([*routers, *workers], request.log_files)
+        members = processes.distinct([*routers, *processes.workers(given, told)])
+        paired = processes.with_files(members, request.log_files)
         places = [Place(member, admin=admins.get(member.key, "")) for member in paired.members]
         logs = LogReader(None, run.tape, request, Patterns.load(), run.deadline)
         members, metrics, sampled = _read(

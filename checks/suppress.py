@@ -109,7 +109,8 @@ def read(path: Path) -> list[str]:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(MAX_FILE_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise SuppressionError(f"{path}: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SuppressionError(f"cannot read {path}: {reason}") from None
     if len(text) > MAX_FILE_BYTES:
         raise SuppressionError(f"{path}: more than {MAX_FILE_BYTES >> 20} MiB is no list of suppressions")
     lines = (line.partition("#")[0].strip() for line in text.splitlines())

@@ -329,6 +329,8 @@ def validate(
     if list_checks or explain is not None:
         from kvctl.catalogue import explain_check, show_checks
 
+        if list_checks and explain is not None:
+            raise Problem("--list-checks lists all checks, --explain ID explains one: leave one out")
         if output not in (Output.TEXT, Output.WIDE, Output.JSON):
             raise Problem(f"--list-checks and --explain print text or json, not {output}")
         as_json = output is Output.JSON
@@ -355,10 +357,10 @@ def validate(
         worker_container=worker_container,
         prometheus=prometheus,
         prometheus_auth=prometheus_auth,
-        window_s=seconds(window, "--window"),
+        window_s=seconds(window, "--window", least=1),
         scrape=scrape.value,
         logs=logs,
-        since_s=seconds(since, "--since"),
+        since_s=seconds(since, "--since", least=1),
         log_limit_bytes=size(log_limit_bytes, "--log-limit-bytes"),
         max_log_pods=max_log_pods,
         concurrency=concurrency,
@@ -367,7 +369,7 @@ def validate(
         admin=admin,
         log_files=tuple(log or ()),
         strategy=expect_strategy,
-        timeout_s=seconds(timeout, "--timeout"),
+        timeout_s=seconds(timeout, "--timeout", least=1),
     )
     report = Report(
         output=output.value,

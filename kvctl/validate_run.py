@@ -127,12 +127,20 @@ def check_sources(request: CollectRequest, *, record: Path | None, replay: Path 
         ("--namespace", request.namespace),
         ("--all-namespaces", request.all_namespaces),
         ("--context", request.context),
+        ("--kubeconfig", request.kubeconfig),
+        ("--router-namespace", request.router_namespace),
+        ("--router-selector", request.router_selector),
+        ("--worker-selector", request.worker_selector),
+        ("--router-container", request.router_container),
+        ("--worker-container", request.worker_container),
         ("--in-cluster", request.in_cluster),
     ):
         if direct and given:
             raise Problem(
                 f"{flag} looks into a cluster; --router, --worker, --admin and --log do without: leave one out"
             )
+    if request.prometheus_auth not in ("", "none") and request.prometheus in ("", "auto", "none"):
+        raise Problem("--prometheus-auth says how to ask a Prometheus by its URL: add --prometheus URL")
     if request.namespace and request.all_namespaces:
         raise Problem("--namespace and --all-namespaces exclude each other")
     if replay is not None and (record is not None or wait_s is not None or direct):
@@ -163,6 +171,8 @@ def run(
     if probe is not None and wait_s is not None:
         raise Problem("--probe would send its requests in every try: leave out --wait")
     try:
+        if include and not any(part.strip() for text in include for part in text.split(",")):
+            raise Problem("--checks names no check; such as KV2*,KV401")
         checks = select(ALL, include, skip)
         rules = parse((*(read(suppress_file) if suppress_file else ()), *suppress), ids())
     except (UnknownCheck, SuppressionError) as error:

@@ -87,7 +87,7 @@ def by_id(name: str) -> Check:
     """The check of that id, in any case. Raises UnknownCheck."""
     found = next((check for check in ALL if check.id == name.strip().upper()), None)
     if found is None:
-        raise UnknownCheck(f"no check is called {name.strip()}; `kvctl validate --list-checks` lists them")
+        raise UnknownCheck(f"no check is called {name.strip()!r}; `kvctl validate --list-checks` lists them")
     return found
 
 

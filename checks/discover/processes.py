@@ -14,11 +14,11 @@ from checks.snapshot import Member, Role
 
 
 def process(role: Role, base: str, name: str = "") -> Member:
-    """A process by its base URL, named HOST:PORT unless it has a name. Loopback is no address of its own."""
+    """A process by its base URL, named HOST:PORT and path unless it has a name. Loopback is no address of its own."""
     parts = urlsplit(base)
     return Member(
         role=role,
-        name=name or parts.netloc.rpartition("@")[2],
+        name=name or parts.netloc.rpartition("@")[2] + parts.path.rstrip("/"),
         kind="Process",
         url=base,
         ips=_ips(parts.hostname or ""),
@@ -36,6 +36,14 @@ def workers(urls: Sequence[str], told: Iterable[tuple[str, str]]) -> list[Member
     """One member a URL, under the id that the router gives it; without URLs the router's own list."""
     ids = {base.rstrip("/"): name for name, base in told}
     return [process(Role.WORKER, base, ids.get(base, "")) for base in (urls or ids)]
+
+
+def distinct(members: Iterable[Member]) -> list[Member]:
+    """The members, each under a name of its own: a router may give two workers the same, or that of itself."""
+    found: list[Member] = []
+    for member in members:
+        found.append(replace(member, name=_free(member.name, found)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

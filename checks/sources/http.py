@@ -68,13 +68,13 @@ class Pages:
 def base_url(text: str) -> str:
     """`http://HOST:PORT` without a trailing slash; a scheme is added where it is missing. Raises ValueError."""
     url = text if "://" in text else f"http://{text}"
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError
         _ = parts.port
     except ValueError:
-        raise ValueError(f"{text!r} is not a URL; write http://HOST:PORT") from None
+        raise ValueError(f"{without_user(text)!r} is not a URL; write http://HOST:PORT") from None
     return url.rstrip("/")
 
 
