@@ -289,7 +289,7 @@ class RoutingCore:
         """
         request.now = self.loads.now = now
         candidates = self.candidates(request, now)
-        if not candidates.eligible.any():
+        if not np.count_nonzero(candidates.eligible):
             raise refusal(
                 request,
                 self.fleet.view,
@@ -311,9 +311,8 @@ class RoutingCore:
         decision.prompt_tokens = request.prompt_tokens
         decision.block_size = block
         decision.degraded += self._degraded(request, policy, candidates)
-        tiers = candidates.device, candidates.host, candidates.disk, candidates.shared
-        held = sum(int(tier[winner]) for tier in tiers)
-        decision.predicted_cached_tokens = reusable_tokens(held, request.prompt_tokens, block)
+        held = candidates.device[winner] + candidates.host[winner] + candidates.disk[winner] + candidates.shared[winner]
+        decision.predicted_cached_tokens = reusable_tokens(int(held), request.prompt_tokens, block)
         return decision
 
     def _bound_row(self, request: RouteRequest, candidates: Candidates) -> int | None:

@@ -126,15 +126,16 @@ class Booking:
         if self._released:
             return
         self._drop_prefill(now)
-        self._count(0.0)
         self._released = True
         loads = self._loads
         loads.active_requests[self.slot] -= 1
         if len(self.keys):
             loads.active.release(self.slot, self._live)
         loads.open_bookings -= 1
-        if not loads.active_requests[self.slot]:
-            loads.output_blocks[self.slot] = 0.0
+        if self._counted:
+            self._count(0.0)
+            if not loads.active_requests[self.slot]:
+                loads.output_blocks[self.slot] = 0.0
 
     def __enter__(self) -> Booking:
         return self

@@ -12,17 +12,9 @@ takes its place and its time starts. O(1) to add and remove, array arithmetic to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from router.model import FloatArray, IntArray
-
-
-@dataclass(slots=True)
-class _Entry:
-    tokens: int
-    expected_s: float
 
 
 class PrefillQueues:
@@ -34,7 +26,7 @@ class PrefillQueues:
         self._rate: FloatArray = np.zeros(slots)
         self._since: FloatArray = np.zeros(slots)
         self._timed = 0
-        self._entries: list[dict[int, _Entry]] = [{} for _ in range(slots)]
+        self._entries: list[dict[int, tuple[int, float]]] = [{} for _ in range(slots)]
         self._next = 0
 
     def ensure_slots(self, count: int) -> None:
@@ -52,10 +44,11 @@ class PrefillQueues:
         entries = self._entries[slot]
         ticket = self._next
         self._next += 1
-        entries[ticket] = _Entry(tokens, expected_s)
+        entries[ticket] = tokens, expected_s
         self.tokens[slot] += tokens
-        self._expected[slot] += expected_s
-        self._timed += expected_s > 0
+        if expected_s > 0:
+            self._expected[slot] += expected_s
+            self._timed += 1
         if len(entries) == 1:
             self._anchor(slot, now)
         return ticket
@@ -63,10 +56,11 @@ class PrefillQueues:
     def remove(self, slot: int, ticket: int, now: float) -> None:
         entries = self._entries[slot]
         was_anchor = next(iter(entries)) == ticket
-        entry = entries.pop(ticket)
-        self.tokens[slot] -= entry.tokens
-        self._expected[slot] = self._expected[slot] - entry.expected_s if entries else 0.0
-        self._timed -= entry.expected_s > 0
+        tokens, expected_s = entries.pop(ticket)
+        self.tokens[slot] -= tokens
+        if expected_s > 0:
+            self._expected[slot] = self._expected[slot] - expected_s if entries else 0.0
+            self._timed -= 1
         if was_anchor:
             self._anchor(slot, now)
 
@@ -86,7 +80,6 @@ class PrefillQueues:
         return left
 
     def _anchor(self, slot: int, now: float) -> None:
-        oldest = next(iter(self._entries[slot].values()), None)
-        timed = oldest is not None and oldest.expected_s > 0
-        self._rate[slot] = oldest.tokens / oldest.expected_s if oldest is not None and timed else 0.0
+        tokens, expected_s = next(iter(self._entries[slot].values()), (0, 0.0))
+        self._rate[slot] = tokens / expected_s if expected_s > 0 else 0.0
         self._since[slot] = now

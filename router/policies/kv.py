@@ -92,11 +92,11 @@ def block_credit(weights: KvWeights, request: RouteRequest, candidates: Candidat
     credit: FloatArray = weights.overlap_score_credit * candidates.device.astype(np.float64)
     if weights.overlap_score_credit_decay > 0:
         credit = credit * _decay(weights.overlap_score_credit_decay, request, candidates, block)
-    if candidates.host.any():
+    if np.count_nonzero(candidates.host):
         credit = credit + weights.host_cache_hit_weight * candidates.host
-    if candidates.disk.any():
+    if np.count_nonzero(candidates.disk):
         credit = credit + weights.disk_cache_hit_weight * candidates.disk
-    if candidates.shared.any():
+    if np.count_nonzero(candidates.shared):
         credit = credit + weights.shared_cache_multiplier * candidates.shared
     return credit
 
