@@ -198,8 +198,8 @@ CHECKS = (
         Status.WARN,
         shared_prefix,
         reads="the prompt with another end of 64 tokens; who served it",
-        rule="Passes where it goes to a worker that has the beginning: the first one, or the one that KV804 sent it to; a "
-        "single request, so it warns at most.",
+        rule="Passes where it goes to a worker that has the beginning: the first one, or the one that KV804 sent it "
+        "to; a single request, so it warns at most.",
         hint="raise the router's match limits (--kv-aware-threshold, --prefix-min-match-length), or look for load that "
         "outweighs the cache",
         caused_by=("KV801",),
