@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from checks.evidence import shown
 from checks.model import Evidence, Finding, Reason, Target, skipped
+from checks.network import url_parts
 from checks.snapshot import Member, Snapshot
 
 BY_CACHE = frozenset({"kv", "prefixaware", "kvaware", "deviceawareweighted"})
@@ -52,7 +52,7 @@ def rows(snapshot: Snapshot) -> list[Row]:
 
 
 def _place(url: str) -> str:
-    return urlsplit(url).netloc.replace("localhost", "127.0.0.1")
+    return url_parts(url).netloc.replace("localhost", "127.0.0.1")
 
 
 def objects(answer: Any, name: str) -> list[Json]:

@@ -30,7 +30,7 @@ from checks.snapshot import Member, Resources, Role, Snapshot
 from checks.sources import prometheus
 from checks.sources.connection import Interrupted, SourceError, connect
 from checks.sources.deadline import SIGNALS, Deadline
-from checks.sources.http import Pages, base_url, without_user
+from checks.sources.http import Pages, base_url, is_base_url, without_user
 from checks.sources.inventory import Inventory, Lister
 from checks.sources.kubernetes import Cluster
 from checks.sources.logs import LogReader, Logs
@@ -267,7 +267,8 @@ def _admin(run: Run, reader: Reader, router: Member) -> str:
 
 def _told(reader: Reader, router: Member, admin: str) -> tuple[tuple[str, str], ...]:
     place = Place(router, admin=admin)
-    return processes.told_workers(decoded(reader.base(admin, place.admin_key, "/workers")))
+    told = processes.told_workers(decoded(reader.base(admin, place.admin_key, "/workers")))
+    return tuple((name, url) for name, url in told if is_base_url(url))
 
 
 def _reached(member: Member, metrics: Metrics) -> Member:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from checks.evidence import at
 from checks.snapshot import Member, Snapshot
@@ -34,6 +35,16 @@ def place(text: str) -> Place | None:
     if match is None or not 0 < int(match.group(2)) < 65536:
         return None
     return Place(match.group(1).strip("[]"), int(match.group(2)))
+
+
+def url_parts(text: str) -> SplitResult:
+    """The parts of a URL that a stranger wrote; all empty where it is none."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return urlsplit("")
+    return parts
 
 
 def address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

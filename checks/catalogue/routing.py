@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from checks.compatibility import Version
 from checks.evidence import args, image
 from checks.model import FLEET, Check, Evidence, Finding, Group, Reason, Stack, Status, failed, passed, skipped, warned
+from checks.network import url_parts
 from checks.numerals import whole
 from checks.sharing import kvaware
 from checks.skew import judge_skew
@@ -150,7 +151,7 @@ def _served(snapshot: Snapshot) -> tuple[dict[str, float], str]:
     counts: dict[str, float] = {}
     for log in (router.log for router in snapshot.routers if router.log is not None):
         for match in log.all("router-route"):
-            parts = urlsplit(match["url"])
+            parts = url_parts(match["url"])
             key = by_url.get(parts.netloc) or by_ip.get(parts.hostname or "")
             if key is not None:
                 counts[key] = counts.get(key, 0.0) + 1

@@ -10,6 +10,7 @@ from checks.catalogue.routing import STACKS, no_log, not_kvaware
 from checks.lmcache import times
 from checks.logs.view import LogView, Match
 from checks.model import Check, Finding, Group, Reason, Status, failed, passed, skipped, warned
+from checks.network import url_parts
 from checks.sharing import kvaware
 from checks.snapshot import Member, Snapshot
 
@@ -55,7 +56,7 @@ def _unreached(snapshot: Snapshot, router: Member, log: LogView) -> Iterator[Fin
     by_place = {urlsplit(worker.url).netloc: worker for worker in snapshot.workers if worker.url}
     found: dict[str, list[Match]] = {}
     for match in log.since(since, *_UNREACHED):
-        parts = urlsplit(match["url"])
+        parts = url_parts(match["url"])
         worker = by_place.get(parts.netloc) or snapshot.worker_at(parts.hostname or "")
         if worker is not None and worker.ready:
             found.setdefault(worker.key, []).append(match)

@@ -16,6 +16,7 @@ from checks.discover.environment import ConfigMaps, arguments, environment
 from checks.discover.owners import Owners, key_of, labels_of
 from checks.discover.roles import Chosen
 from checks.evidence import shown
+from checks.network import address
 from checks.snapshot import Container, LastExit, Member
 
 _UNITS = {
@@ -155,8 +156,8 @@ def _mounts(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _ips(status: Mapping[str, Any]) -> tuple[str, ...]:
-    many = [str(one["ip"]) for one in status.get("podIPs") or () if one.get("ip")]
-    return tuple(many or ([str(status["podIP"])] if status.get("podIP") else []))
+    many = [str(one.get("ip")) for one in status.get("podIPs") or ()] or [str(status.get("podIP"))]
+    return tuple(one for one in many if address(one) is not None)
 
 
 def _ready(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:

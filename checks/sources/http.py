@@ -107,6 +107,14 @@ def _decoded(response: httpx.Response) -> Iterator[bytes]:
         raise _Unreadable(f"the answer cannot be decompressed: {error}") from None
 
 
+def is_base_url(text: str) -> bool:
+    """A stranger's text that `base_url` takes as it is."""
+    try:
+        return "://" in text and bool(base_url(text))
+    except ValueError:
+        return False
+
+
 def _read(response: httpx.Response, url: str, deadline: float) -> Answer:
     at, status = time.time(), response.status_code
     if not 200 <= status < 300:
