@@ -65,7 +65,9 @@ def _register() -> None:
 
 
 def _say(text: str) -> None:
-    print(f"kvctl: {text}", file=sys.stderr)
+    """One line; a message may quote what a server said, and that may hold escape sequences."""
+    plain = "".join(one if one.isprintable() else " " for one in text)
+    print(f"kvctl: {plain}", file=sys.stderr)
 
 
 def _where(wrong: Any) -> str:

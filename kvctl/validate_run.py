@@ -22,6 +22,7 @@ from rich.console import Console
 
 from checks.catalogue.registry import ALL, UnknownCheck, ids, select
 from checks.collect import collect
+from checks.evidence import shown
 from checks.model import Check, Diagnosis, Stack, Status
 from checks.probe.options import ProbeError, ProbeOptions
 from checks.probe.session import probed
@@ -204,7 +205,7 @@ def _tries(
             raise Problem(str(error), code=_SIGNALLED[error.why]) from None
         except SourceError as error:
             if not left:
-                raise Problem(_with_way_out(str(error), request), code=UNREACHABLE) from None
+                raise Problem(_with_way_out(shown(str(error)), request), code=UNREACHABLE) from None
             _again(errors, str(error), left, quiet=report.quiet)
             continue
         except (RecordingError, RequestError) as error:
@@ -236,7 +237,7 @@ def _once(
         known = rules.annotated(snapshot, ids())
         diagnosis = diagnose(snapshot, checks, suppressions=known, progress=progress)
     for one in known.unknown if not quiet else ():
-        errors.print(f"kvctl: an annotation ignores {one}, which is no check", markup=False)
+        errors.print(f"kvctl: an annotation ignores {shown(one)}, which is no check", markup=False)
     return diagnosis
 
 
@@ -284,7 +285,7 @@ def _with_way_out(message: str, request: CollectRequest) -> str:
 
 def _again(errors: Console, why: str, left: float, *, quiet: bool) -> None:
     if not quiet:
-        errors.print(f"{why}; trying again for {left:.0f} s", markup=False)
+        errors.print(f"{shown(why)}; trying again for {left:.0f} s", markup=False)
     time.sleep(min(AGAIN_S, left))
 
 
