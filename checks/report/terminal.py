@@ -60,6 +60,8 @@ _ERRORS = {
 _SHOWN = 3
 _LISTED = 6
 _INDENT = 4
+_NARROWEST = 20
+"""Columns; a terminal that says it has none has 80."""
 _AT_ONCE = 200
 """Lines that are printed together: printing has a price of its own."""
 
@@ -73,6 +75,7 @@ class Form(StrEnum):
 
 def show(diagnosis: Diagnosis, console: Console, form: Form = Form.TEXT, *, least: Severity = Severity.NONE) -> None:
     """Prints the report; `least` leaves out results of lower severity (they still count for the verdict)."""
+    console.width = max(console.width or 80, _NARROWEST)
     out = _Printer(console, signs=console.is_terminal and console.encoding.lower().startswith("utf"))
     if form is not Form.QUIET:
         out.put(_heading(diagnosis))
@@ -100,7 +103,7 @@ class _Printer:
 
     def put(self, text: Text, indent: int = 0, first: Text | None = None) -> None:
         """`first` stands before the first line, within the indent."""
-        room = max(self._console.width - indent, 20)
+        room = max(self._console.width - indent, _NARROWEST)
         if "\n" not in text.plain and text.cell_len <= room:
             folded = [text]
         else:

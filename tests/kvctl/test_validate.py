@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +15,7 @@ import pytest
 import yaml
 
 from checks.catalogue.registry import ALL
-from kvctl.main import app, main
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def kvctl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`kvctl validate ARGUMENTS` in this process; keywords are environment variables."""
-
-    def run(*arguments: str, **environment: str) -> Done:
-        with monkeypatch.context() as patch:
-            for name in list(os.environ):
-                if name.startswith("KVCTL_") or name == "KUBECONFIG":
-                    patch.delenv(name)
-            for name, value in ({"COLUMNS": "100"} | environment).items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["kvctl", "validate", *arguments])
-            patch.setattr(app, "registered_commands", [])
-            with pytest.raises(SystemExit) as ended:
-                main()
-        out, err = capsys.readouterr()
-        return Done(int(ended.value.code or 0), out, err)
-
-    return run
+from tests.kvctl.conftest import Run
 
 
 def one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -83,3 +84,43 @@ def test_ctrl_c_ends_the_deadline_and_keeps_what_was_done(monkeypatch: pytest.Mo
     deadline = Deadline(60)
     assert at_once([lambda: 1, lambda: 2], threads=1, deadline=deadline) == [1, 2]
     assert deadline.why == "interrupted with Ctrl-C"
+
+
+def test_a_bounded_call_gives_its_result() -> None:
+    assert Deadline(60).bounded(lambda: 7, lambda why: 0) == 7
+
+
+def test_a_bounded_call_raises_what_it_raises() -> None:
+    with pytest.raises(ZeroDivisionError):
+        Deadline(60).bounded(lambda: 1 // 0, lambda why: 0)
+
+
+def test_a_call_that_hangs_is_left_when_the_end_comes() -> None:
+    deadline, free = Deadline(60), threading.Event()
+    threading.Timer(0.05, deadline.stop, ["enough"]).start()
+    assert deadline.bounded(free.wait, lambda why: why) == "enough"
+    free.set()
+
+
+def test_a_call_that_hangs_is_left_after_its_own_time() -> None:
+    free = threading.Event()
+    told = Deadline(60).bounded(free.wait, lambda why: why, within_s=0.05)
+    free.set()
+    assert told == "it took longer than 0.05 s"
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(signal.SIGINT, "interrupted with Ctrl-C"), (signal.SIGTERM, "ended by SIGTERM")]
+)
+def test_a_signal_ends_it_and_the_handler_is_put_back(number: signal.Signals, why: str) -> None:
+    before, deadline = signal.getsignal(number), Deadline(60)
+    with deadline.signalled():
+        signal.raise_signal(number)
+        assert (deadline.why, deadline.left()) == (why, 0.0)
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_ctrl_c_is_a_keyboard_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt), Deadline(60).signalled():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
