@@ -72,12 +72,14 @@ class TenantLimit(RoutingError):
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A waiting request. `cost`: its uncached prompt tokens, at least 1; `payload` is the dispatcher's."""
+    """A waiting request. `cost`: its uncached prompt tokens, at least 1; `payload` is the dispatcher's; `home` is the
+    one place that may serve it, where its session is bound to one."""
 
     request: RouteRequest
     cost: int
     arrived: float
     payload: Any
+    home: object = None
     waiting: bool = True
 
     @property
@@ -91,7 +93,7 @@ class Entry:
             hints.allowed,
             hints.required_taints,
             request.tried,
-            hints.session,
+            self.home,
         )
 
 
@@ -180,6 +182,14 @@ class AdmissionQueue:
         if not mine.requests:
             mine.deficit = 0
             mine.lanes.clear()
+
+    def rehome(self, entry: Entry, home: object) -> None:
+        """The entry that `next` gave turned out to be bound elsewhere: it waits on in that lane."""
+        lanes = self._class(entry).lanes
+        item = heapq.heappop(lanes[entry.lane].heap)
+        assert item[3] is entry, "only the head of a lane is moved"
+        entry.home = home
+        heapq.heappush(lanes.setdefault(entry.lane, _Lane()).heap, item)
 
     def next(self, blocked: set[tuple[object, ...]]) -> Entry | None:
         """Whose turn it is among the lanes that are not `blocked`; None if nobody can be tried. Takes nothing out."""

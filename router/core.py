@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -107,6 +108,8 @@ class RoutingCore:
         """What events tell of a store that all workers share, where there is one."""
         self._lower_tiers = False
         self._retired: list[Worker] = []
+        self.on_forgotten: list[Callable[[str, tuple[int, ...]], None]] = []
+        """Told of a worker and its slots when what they held is gone."""
         self.chunks: ChunkSource | None = None
         """The LMCache controller, where one runs."""
 
@@ -124,7 +127,7 @@ class RoutingCore:
             self.timing.ensure_slots(count)
 
     def forget(self, worker: Worker, rank: int | None = None) -> None:
-        """Drops what is known and expected of a worker's cache (its process died, or it was removed)."""
+        """Drops what is known and expected of a worker's cache; `engine_gone` where the engine itself is gone."""
         slots = worker.slots if rank is None else worker.slots[rank : rank + 1]
         for slot in slots:
             self.loads.given_up[slot] += self.index.blocks(slot)
@@ -134,10 +137,19 @@ class RoutingCore:
                 self.truth.cleared(slot)
             if self.capacity is not None:
                 self.capacity.drop(slot)
-            if self.timing is not None:
-                self.timing.forget(slot)
         for learner in self._learners.values():
             learner.dropped(worker.id, slots)
+        for told in self.on_forgotten:
+            told(worker.id, slots)
+
+    def engine_gone(self, worker: Worker) -> None:
+        """A worker's process died, or it was removed: what was learned of the engine itself goes as well."""
+        self.forget(worker)
+        if self.truth is not None:
+            self.truth.forget(worker)
+        if self.timing is not None:
+            for slot in worker.slots:
+                self.timing.forget(slot)
 
     def apply(self, slot: int, event: Event) -> None:
         """A KV event of a worker's. What the worker says it gave up on its device is expected there no longer.
@@ -158,9 +170,7 @@ class RoutingCore:
 
     def retire(self, worker: Worker) -> None:
         """After `fleet.remove`: forget the worker, and give its slots back once its last request has ended."""
-        self.forget(worker)
-        if self.truth is not None:
-            self.truth.forget(worker)
+        self.engine_gone(worker)
         self._retired.append(worker)
         self.reclaim()
 
@@ -168,14 +178,15 @@ class RoutingCore:
         still = []
         for worker in self._retired:
             if all(self.loads.idle(slot) for slot in worker.slots):
-                self.forget(worker)
+                self.engine_gone(worker)
                 self.fleet.free_slots(worker.slots)
             else:
                 still.append(worker)
         self._retired = still
 
     def reset(self) -> None:
-        """Forgets every block and every prediction; loads stay."""
+        """Forgets every block, every prediction and what policies remember of prompts. Loads, sessions, engines' times
+        and what an LMCache controller was told stay."""
         if self.shared is not None:
             self.shared.clear()
         for worker in self.fleet.workers.values():
@@ -337,6 +348,14 @@ class RoutingCore:
             return None
         self.affinity.unbind(session)
         return None
+
+    def home(self, request: RouteRequest) -> tuple[str, int] | None:
+        """The only (worker, dp rank) that may serve the request because its session is bound there, if it is."""
+        session, affinity = request.hints.session, self.affinity
+        if affinity is None or session is None or request.pin_worker is not None:
+            return None
+        bound = affinity.target(session, self.loads.now) if affinity.settings.mode is AffinityMode.HARD else None
+        return None if bound is None else (bound.worker, bound.rank)
 
     def finished(self, request: RouteRequest, now: float) -> None:
         """A placed request has ended, in whatever way."""

@@ -21,9 +21,11 @@ from router.core import RoutingCore
 from router.fleet.monitor import FleetMonitor
 from router.fleet.worker import Health
 from router.legs import RoutedLeg
+from router.load import Booking
 from router.metrics import RouterStats
 from router.model import Decision, Degraded, Need, RouteRequest, RoutingError
 from router.model_tokens import ModelTokens
+from router.policies.kv_aware import KvAware, announce
 from router.proxy.errors import error_answer
 from router.proxy.interface import Answer, Inbound, Leg, Outcome
 from router.reading import DispatchSettings, RequestReader, model_in
@@ -64,7 +66,7 @@ class RequestDispatcher:
         self.settings = settings
         self.shadows = shadows
         self.lookup = lookup
-        self.waiting = WaitingRoom(settings.admission, clock, self._refuse)
+        self.waiting = WaitingRoom(settings.admission, clock, self._refuse, core.home)
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
@@ -272,9 +274,22 @@ class RequestDispatcher:
         decision.id = f"d-{self._prefix}{self._count:x}"
         booking = self.core.book(decision, request, decision.at)
         self.waiting.tenants.began(request.hints.tenant)
+        try:
+            return self._booked(inbound, request, decision, booking, watch=watch)
+        except BaseException:
+            booking.release()
+            self.core.finished(request, self._clock())
+            self.waiting.tenants.ended(request.hints.tenant)
+            raise
+
+    def _booked(
+        self, inbound: Inbound, request: RouteRequest, decision: Decision, booking: Booking, *, watch: bool
+    ) -> Leg:
         decision.at = time.time()
         worker = self.core.fleet.view.members[decision.winner]
         self.log.add(decision)
+        if decision.mode == KvAware.name:
+            announce(decision)
         if self.shadows is not None:
             self.shadows.saw(request, decision)
         self.stats.decided(decision, _best_eligible(decision))

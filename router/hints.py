@@ -56,6 +56,8 @@ READ = frozenset(
 
 _MOST_NAMES = 256
 _MOST_OSL = 10_000_000
+_MOST_PRIORITY = 999_999_999
+_MOST_STRICT = 2**31 - 1
 _NAME = re.compile(r"[!-~]{1,128}")
 
 
@@ -90,6 +92,11 @@ def from_headers(headers: list[tuple[bytes, bytes]], session_header: bytes | Non
     asked = Asked()
     for name in PIN:
         if name in found:
+            if any(
+                read in PIN and value.strip(b" \t") not in (b"", found[name].encode("latin-1"))
+                for read, value in headers
+            ):
+                raise BadRequest("two headers pin the request to different workers", param=name.decode())
             asked.pin_worker, asked.pin_param = found[name], name.decode()
             break
     for name in RANK:
@@ -116,7 +123,7 @@ def _header_hints(found: dict[bytes, str], session_header: bytes | None) -> Hint
     if _PRIORITY in found:
         said["priority"] = _signed(found[_PRIORITY], _PRIORITY.decode())
     if _STRICT in found:
-        said["strict_priority"] = _whole(found[_STRICT], _STRICT.decode(), 2**31 - 1, "a whole number")
+        said["strict_priority"] = _whole(found[_STRICT], _STRICT.decode(), _MOST_STRICT, "a whole number")
     if _DEADLINE in found:
         said["deadline_s"] = _whole(found[_DEADLINE], _DEADLINE.decode(), 86_400_000, "milliseconds") / 1000
     if _WORKERS in found:
@@ -191,10 +198,18 @@ def _nvext_hints(hints: Hints, said: _Nvext) -> Hints:
                 raise BadRequest("nvext.agent_hints.osl is no number of output tokens", param="nvext.agent_hints.osl")
             more["osl"] = agent.osl
         if not hints.priority and agent.priority:
+            if abs(agent.priority) > _MOST_PRIORITY:
+                raise BadRequest(
+                    f"nvext.agent_hints.priority must be between -{_MOST_PRIORITY} and {_MOST_PRIORITY}",
+                    param="nvext.agent_hints.priority",
+                )
             more["priority"] = agent.priority
         if not hints.strict_priority and agent.strict_priority:
-            if agent.strict_priority < 0:
-                raise BadRequest("nvext.agent_hints.strict_priority must not be negative", param="nvext.agent_hints")
+            if not 0 <= agent.strict_priority <= _MOST_STRICT:
+                raise BadRequest(
+                    f"nvext.agent_hints.strict_priority must be between 0 and {_MOST_STRICT}",
+                    param="nvext.agent_hints.strict_priority",
+                )
             more["strict_priority"] = agent.strict_priority
     rules = said.routing_constraints
     if rules is not None:

@@ -102,6 +102,8 @@ class Router:
             models_interval=10 * settings.health_interval,
         )
         self.shadows = Shadows(settings.shadow, settings.core.policies, settings.core.seed) if settings.shadow else None
+        if self.shadows is not None:
+            self.core.on_forgotten.append(self.shadows.dropped)
         self.lookup = RedisLookup(settings.shared_redis) if settings.shared_redis is not None else None
         self.dispatcher = RequestDispatcher(
             self.core,
@@ -170,13 +172,9 @@ class Router:
     def worker_down(self, worker: Worker, process_gone: bool) -> None:
         self.plane.forget(worker.endpoint)
         if process_gone:
-            self.core.forget(worker)
+            self.core.engine_gone(worker)
             if self.lmcache is not None:
                 self.lmcache.engine_gone(worker.id)
-            if self.core.truth is not None:
-                self.core.truth.forget(worker)
-            if self.shadows is not None:
-                self.shadows.forget(worker.id, worker.slots, removed=False)
 
     def worker_removed(self, worker: Worker) -> None:
         self.feed.unfollow(worker)
@@ -185,7 +183,7 @@ class Router:
         if self.lmcache is not None:
             self.lmcache.fleet_changed()
         if self.shadows is not None:
-            self.shadows.forget(worker.id, worker.slots, removed=True)
+            self.shadows.removed(worker.id)
         self.stats.worker_removed(worker.id)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

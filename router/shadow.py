@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from router.core import reusable_tokens
-from router.model import Decision, Learns, Policy, RouteRequest
+from router.model import Decision, Degraded, Learns, Policy, RouteRequest
 from router.policies.kv import Kv
 from router.policies.registry import make_policy, mode_name
 from router.policies.settings import PolicySettings
@@ -52,6 +52,9 @@ class Shadows:
             except Exception:
                 counts.failed += 1
                 continue
+            if Degraded.POLICY_FAILED in decision.degraded:
+                counts.failed += 1
+                continue
             if isinstance(policy, Learns):
                 policy.placed(request, decision)
             mine, other = decision.winner, acted.winner
@@ -62,16 +65,18 @@ class Shadows:
             worker = rows.workers[mine]
             counts.chosen[worker] = counts.chosen.get(worker, 0) + 1
 
-    def forget(self, worker: str, slots: tuple[int, ...], *, removed: bool) -> None:
-        """What the worker held is gone; if it was removed, so are its counts."""
-        for name, policy in self._policies.items():
+    def dropped(self, worker: str, slots: tuple[int, ...]) -> None:
+        """What the worker held on these slots is gone."""
+        for policy in self._policies.values():
             if isinstance(policy, Learns):
                 policy.dropped(worker, slots)
-            if removed:
-                self.counts[name].chosen.pop(worker, None)
+
+    def removed(self, worker: str) -> None:
+        for counts in self.counts.values():
+            counts.chosen.pop(worker, None)
 
 
 def _cached(acted: Decision, row: int) -> int:
     rows = acted.candidates
-    held = int(rows.device[row] + rows.host[row] + rows.disk[row])
+    held = int(rows.device[row] + rows.host[row] + rows.disk[row] + rows.shared[row])
     return reusable_tokens(held, acted.prompt_tokens, int(rows.block_size[row]))

@@ -20,7 +20,8 @@ Place = Callable[[], Leg]
 """Places a request; raises RoutingError, AllBusy among them."""
 Waiting = asyncio.Future[Answer | Leg]
 
-_MOST_BLOCKED = 32
+_A_TURN = 32
+_MOST_BLOCKED = 1024
 
 
 @dataclass(eq=False, slots=True)
@@ -32,20 +33,27 @@ class _Waiter:
 
 
 class WaitingRoom:
-    """`refuse` makes the answer of a request that cannot be served after all."""
+    """`refuse` makes the answer of a request that cannot be served after all; `home` says where a request's session is
+    bound to, None if anybody may serve it."""
 
     def __init__(
-        self, settings: AdmissionSettings, clock: Callable[[], float], refuse: Callable[[RoutingError], Answer]
+        self,
+        settings: AdmissionSettings,
+        clock: Callable[[], float],
+        refuse: Callable[[RoutingError], Answer],
+        home: Callable[[RouteRequest], object] = lambda _request: None,
     ) -> None:
         self.settings = settings
         self.queue = AdmissionQueue(settings)
         self.tenants = Tenants(settings.tenant_limit)
         self.counts: Counter[str] = Counter()
-        """How waiting ended: placed, cancelled, refused, or the code of the limit."""
+        """How waiting ended: placed, cancelled, refused, failed (an error in the router), or the code of the limit."""
         self.waited_s = 0.0
         self._clock = clock
         self._refuse = refuse
-        self._poked = False
+        self._home = home
+        self._draining = False
+        self._again = False
 
     def admit(self, request: RouteRequest, cost: Callable[[], int], arrived: float, place: Place) -> Leg | Waiting:
         """Places the request now, or a future that ends with its leg or its refusal; cancelling it takes it out.
@@ -65,7 +73,7 @@ class WaitingRoom:
                 except AllBusy:
                     pass
             waiter = _Waiter(asyncio.get_running_loop().create_future(), place, self._clock())
-            entry = Entry(request, max(cost(), 1), arrived, waiter)
+            entry = Entry(request, max(cost(), 1), arrived, waiter, self._home(request))
             self.queue.enter(entry)
         except RoutingError as error:
             if error.status in (429, 529):
@@ -76,9 +84,11 @@ class WaitingRoom:
 
     def poke(self) -> None:
         """Load has gone down, or the fleet has changed."""
-        if self.queue.requests and not self._poked:
-            self._poked = True
-            asyncio.get_running_loop().call_soon(self._drain)
+        if self._draining:
+            self._again = True
+        elif self.queue.requests:
+            self._draining = True
+            asyncio.get_running_loop().call_soon(self._drain, set())
 
     def _wait(self, entry: Entry, waiter: _Waiter) -> None:
         tenant, deadline = entry.request.hints.tenant, entry.request.hints.deadline_s
@@ -115,30 +125,51 @@ class WaitingRoom:
         self.counts[error.code] += 1
         waiter.future.set_result(self._refuse(error))
 
-    def _drain(self) -> None:
-        """Places waiting requests in their order until those who are left would be refused."""
-        self._poked = False
-        blocked: set[tuple[object, ...]] = set()
-        while len(blocked) < _MOST_BLOCKED and (entry := self.queue.next(blocked)) is not None:
-            waiter: _Waiter = entry.payload
-            if waiter.future.done():
-                self.queue.leave(entry, served=False)
-                continue
-            result: Answer | Leg
-            try:
-                result = waiter.place()
-            except AllBusy:
-                blocked.add(entry.lane)
-                continue
-            except RoutingError as error:
-                self.counts["refused"] += 1
-                result = self._refuse(error)
-                self.queue.leave(entry, served=False)
-            else:
-                self.counts["placed"] += 1
-                self.waited_s += self._clock() - waiter.began
-                self.queue.leave(entry, served=True)
-            waiter.future.set_result(result)
+    def _drain(self, blocked: set[tuple[object, ...]]) -> None:
+        """Places waiting requests in their order until those who are left would be refused: some in each turn of the
+        loop, so that a long queue holds up nobody else."""
+        for _ in range(_A_TURN):
+            entry = self.queue.next(blocked) if len(blocked) < _MOST_BLOCKED else None
+            if entry is None:
+                break
+            self._try(entry, blocked)
+        else:
+            asyncio.get_running_loop().call_soon(self._drain, blocked)
+            return
+        self._draining = False
+        if self._again:
+            self._again = False
+            self.poke()
+
+    def _try(self, entry: Entry, blocked: set[tuple[object, ...]]) -> None:
+        """Places the entry, refuses it, or blocks its lane."""
+        waiter: _Waiter = entry.payload
+        if waiter.future.done():
+            self.queue.leave(entry, served=False)
+            return
+        result: Answer | Leg
+        try:
+            result = waiter.place()
+        except AllBusy:
+            home = self._home(entry.request)
+            if home != entry.home:
+                self.queue.rehome(entry, home)
+            blocked.add(entry.lane)
+            return
+        except RoutingError as error:
+            self.counts["refused"] += 1
+            result = self._refuse(error)
+            self.queue.leave(entry, served=False)
+        except Exception as error:
+            self.counts["failed"] += 1
+            self.queue.leave(entry, served=False)
+            waiter.future.set_exception(error)
+            return
+        else:
+            self.counts["placed"] += 1
+            self.waited_s += self._clock() - waiter.began
+            self.queue.leave(entry, served=True)
+        waiter.future.set_result(result)
 
     def shown(self) -> dict[str, object]:
         """For the admin port."""
@@ -160,8 +191,8 @@ async def settled(waiting: Waiting) -> Answer | Leg:
     try:
         return await waiting
     except asyncio.CancelledError:
-        if waiting.done() and not waiting.cancelled() and not isinstance(waiting.result(), Answer):
+        if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
             leg = waiting.result()
-            assert not isinstance(leg, Answer)
-            leg.end(Outcome.CLIENT_GONE, 0)
+            if not isinstance(leg, Answer):
+                leg.end(Outcome.CLIENT_GONE, 0)
         raise

@@ -258,7 +258,9 @@ class AdminApp:
 
     async def reset(self, request: Request) -> Response:
         self.core.reset()
-        return _json({"reset": ["index", "predictions"]})
+        if self.dispatcher.lookup is not None:
+            self.dispatcher.lookup.forget()
+        return _json({"reset": ["index", "predictions", "shared", "policies"]})
 
     async def thresholds(self, request: Request) -> Response:
         return _json(asdict(self.core.thresholds))

@@ -35,7 +35,7 @@ class FleetView:
         self.batch_tokens: IntArray = _ints(worker.spec.batch_tokens or 0 for worker in self.members)
         self.taints = tuple(frozenset(worker.spec.taints) for worker in self.members)
         self.models = tuple(dict.fromkeys(model for worker in members for model in worker.models))
-        self.zeros: IntArray = np.zeros(len(rows), np.int64)
+        self.zeros: IntArray = _ints(0 for _row in rows)
         self.scoring_block_size = np.maximum(self.block_size, 1)
         self.block_sizes = tuple(sorted({worker.block_size for worker in members if worker.block_size}))
         self.no_events: IntArray = _ints(not worker.tells for worker in self.members)
@@ -57,7 +57,6 @@ class FleetView:
         codes = self._base.get(model)
         if codes is None:
             codes = _ints(self._rule(worker, model) for worker in self.members)
-            codes.flags.writeable = False
             if len(self._base) < _MOST_MODELS:
                 self._base[model] = codes
         return codes
@@ -86,4 +85,6 @@ class FleetView:
 
 
 def _ints(values) -> IntArray:  # type: ignore[no-untyped-def]
-    return np.array([int(value) for value in values], np.int64)
+    array = np.array([int(value) for value in values], np.int64)
+    array.flags.writeable = False
+    return array

@@ -37,7 +37,8 @@ def softmax_probabilities(costs: FloatArray, temperature: float) -> FloatArray:
     if not math.isfinite(high - low):
         scale = max(abs(low), abs(high))
         costs, low, high = costs / scale, low / scale, high / scale
-    weights = np.exp(-(costs - low) / ((high - low) * temperature))
+    with np.errstate(over="ignore"):
+        weights = np.exp(-(costs - low) / (high - low) / temperature)
     total: FloatArray = weights / weights.sum()
     return total
 

@@ -15,7 +15,6 @@ over all rows: about 15 us for 8 rows, 40 us for 1,000.
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass, fields, replace
 
@@ -23,6 +22,9 @@ import numpy as np
 
 from router.model import Candidates, Decision, FloatArray, Need, RouteRequest, Term
 from router.policies.choice import LoadBound, bounded
+
+_MOST_WEIGHT = 1e12
+"""Products of weights and blocks stay finite, so that no cost is infinity times zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,9 @@ class KvWeights:
         shares = {"host_cache_hit_weight", "disk_cache_hit_weight", "shared_cache_multiplier"}
         for spec in fields(self):
             value = float(getattr(self, spec.name))
-            if not math.isfinite(value) or value < 0 or (spec.name in shares and value > 1):
-                allowed = "between 0 and 1" if spec.name in shares else "finite and not negative"
+            most = 1.0 if spec.name in shares else _MOST_WEIGHT
+            if not 0 <= value <= most:
+                allowed = "between 0 and 1" if spec.name in shares else f"between 0 and {_MOST_WEIGHT:g}"
                 raise ValueError(f"{spec.name} must be {allowed}, not {value}")
 
 

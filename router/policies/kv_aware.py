@@ -37,10 +37,16 @@ class KvAware:
             best = rows[held[rows] == most]
             winner, _tied = lowest(candidates.active_requests, best, rng)
             decision = by_active_requests(self.name, winner, Reason.KV_HIT, candidates)
-            log.info("Routing request to %s found by kvaware router", candidates.workers[winner])
         else:
             decision = self.fallback.decide(request, candidates, rng)
             decision.mode = self.name
-            log.debug("Matched instance url None")
         decision.terms = (term, *decision.terms)
         return decision
+
+
+def announce(decision: Decision) -> None:
+    """A placed decision of this mode, in the words that people grep for; a shadow's or an explained one is not."""
+    if decision.reason is Reason.KV_HIT:
+        log.info("Routing request to %s found by kvaware router", decision.worker)
+    elif decision.reason is not Reason.AFFINITY:
+        log.debug("Matched instance url None")

@@ -8,11 +8,25 @@ that may not serve) costs one request its policy, never the request: the least l
 from __future__ import annotations
 
 import logging
+import operator
 import random
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from router.model import Candidates, Decision, Degraded, Learns, Need, Policy, RouteRequest
+import numpy as np
+
+from router.model import (
+    Candidates,
+    Decision,
+    Degraded,
+    FloatArray,
+    Learns,
+    Need,
+    Policy,
+    Reason,
+    RouteRequest,
+    Term,
+)
 from router.policies.least_loaded import LeastLoaded
 from router.policies.settings import PolicySettings
 
@@ -58,10 +72,7 @@ class Guarded:
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
         try:
             decision = self.policy.decide(request, candidates, rng)
-            if not candidates.eligible[decision.winner]:
-                raise ValueError(f"it chose row {decision.winner}, which may not serve")
-            if len(decision.cost) != len(candidates):
-                raise ValueError(f"it gave {len(decision.cost)} costs for {len(candidates)} rows")
+            _check(decision, candidates)
         except Exception as error:
             self.failed(request, error)
             decision = self._instead.decide(request, candidates, rng)
@@ -73,6 +84,36 @@ class Guarded:
         if request.now - self._said_at >= _LOG_EVERY_S:
             self._said_at = request.now
             log.error("Policy %s failed: %s: %s", self.name, type(error).__name__, error, exc_info=error)
+
+
+def _check(decision: Decision, candidates: Candidates) -> None:
+    """Makes plain numbers of what a plugin answered. Raises ValueError or TypeError where that is no decision."""
+    rows = len(candidates)
+    if not isinstance(decision, Decision):
+        raise TypeError(f"decide() returned {type(decision).__name__}, not a Decision")
+    if decision.candidates is not candidates:
+        raise ValueError("its decision is about other candidates")
+    if isinstance(decision.winner, bool | np.bool_):
+        raise TypeError("the winner is the number of a row, not a truth value")
+    decision.winner = operator.index(decision.winner)
+    if not 0 <= decision.winner < rows or not candidates.eligible[decision.winner]:
+        raise ValueError(f"it chose row {decision.winner}, which may not serve")
+    decision.reason = Reason(decision.reason)
+    decision.degraded = tuple(Degraded(flag) for flag in decision.degraded)
+    decision.cost = _numbers(decision.cost, rows, "costs")
+    decision.terms = tuple(
+        Term(str(term.name), str(term.unit), _numbers(term.values, rows, f"values of the term '{term.name}'"))
+        for term in decision.terms
+    )
+
+
+def _numbers(values: object, rows: int, what: str) -> FloatArray:
+    numbers: FloatArray = np.asarray(values, np.float64)
+    if numbers.shape != (rows,):
+        raise ValueError(f"it gave {what} of the shape {numbers.shape} for {rows} rows")
+    if np.isnan(numbers).any():
+        raise ValueError(f"among its {what} is one that is no number")
+    return numbers
 
 
 class _GuardedLearner(Guarded):

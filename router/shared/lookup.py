@@ -106,6 +106,10 @@ class RedisLookup:
         self.seconds += self._clock() - started
         return {walk.size: walk.depth for walk in walks}, sure
 
+    def forget(self) -> None:
+        """Believe nothing any more: every block is asked for again."""
+        self._believed.clear()
+
     async def close(self) -> None:
         await self._client.aclose()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from router.hints import Asked, checked_weights, from_headers, with_nvext, with_session_field
@@ -136,3 +138,32 @@ def test_overrides_of_weights_are_checked_like_the_options() -> None:
 
 def test_without_hints_all_requests_share_one_object() -> None:
     assert asked((b"x-kvctl-worker", b"w1")).hints is NO_HINTS
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("priority", 10**400),
+        ("priority", -(10**9)),
+        ("strict_priority", 2**31),
+        ("strict_priority", -1),
+        ("osl", 10**400),
+        ("osl", -1),
+    ],
+)
+def test_a_number_in_nvext_outside_its_range_is_refused_by_its_name(field: str, value: int) -> None:
+    with pytest.raises(BadRequest) as refused:
+        with_nvext(None, json.dumps({"agent_hints": {field: value}}).encode())
+    assert refused.value.param == f"nvext.agent_hints.{field}"
+
+
+@pytest.mark.parametrize("other", [b"x-kvctl-worker", b"x-dynamo-worker-instance-id"])
+def test_two_pins_to_different_workers_are_refused(other: bytes) -> None:
+    with pytest.raises(BadRequest, match="different workers"):
+        asked((b"x-kvctl-worker", b"a"), (other, b"b"))
+
+
+def test_the_same_pin_twice_is_one() -> None:
+    found = asked((b"x-kvctl-worker", b"a "), (b"x-worker-instance-id", b"a"), (b"x-kvctl-worker", b""))
+    assert found is not None
+    assert found.pin_worker == "a"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 
+from router.core import CoreSettings, RoutingCore
+from router.fleet.worker import Health
+from router.model import Candidates, Decision, Need, RouteRequest, WorkerSpec
 from router.policies.kv import Kv
+from router.policies.plugins import Guarded
 from router.policies.settings import PolicySettings
 from router.records import shown_shadow
 from router.shadow import Shadows
@@ -56,5 +62,46 @@ def test_a_shadow_that_learns_remembers_its_own_choices() -> None:
 def test_a_removed_workers_counts_go() -> None:
     shadows = Shadows(("least-loaded",), PolicySettings(), seed=1)
     shadows.saw(request(), Kv().decide(request(), fleet(1), rng()))
-    shadows.forget("w0", (0,), removed=True)
+    shadows.removed("w0")
     assert shadows.counts["least-loaded"].chosen == {}
+
+
+def test_what_a_shadow_remembers_of_a_worker_goes_with_the_workers_cache() -> None:
+    shadows = Shadows(("prefixaware",), PolicySettings(), seed=1)
+    core = RoutingCore(CoreSettings(seed=1))
+    core.on_forgotten.append(shadows.dropped)
+    for name in ("a", "b"):
+        worker = core.fleet.add(WorkerSpec(url=f"http://{name}:1", id=name))
+        worker.health, worker.block_size = Health.UP, 10
+    core.add_slots()
+    asked = request(20, keys={10: np.array([1, 2], np.uint64)})
+    shadows.saw(asked, core.decide(asked, "kv", 1.0))
+    (home,) = shadows.counts["prefixaware"].chosen
+    busy = core.loads.book(core.fleet.workers[home].slots[0], 1, 1, None)
+    core.reset()
+    shadows.saw(asked, core.decide(asked, "kv", 2.0))
+    busy.release()
+    assert shadows.counts["prefixaware"].chosen == {"a": 1, "b": 1}
+
+
+def test_a_shadow_that_fails_is_counted_and_its_stand_in_is_not() -> None:
+    class Fails:
+        name = "fails"
+        needs: frozenset[Need] = frozenset()
+
+        def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
+            raise RuntimeError
+
+    shadows = Shadows(("random",), PolicySettings(), seed=1)
+    shadows._policies["random"] = Guarded("fails", Fails())
+    shadows.saw(request(), Kv().decide(request(), fleet(2), rng()))
+    assert (shadows.counts["random"].failed, shadows.counts["random"].decisions) == (1, 0)
+
+
+def test_blocks_of_the_shared_store_count_as_cached() -> None:
+    shadows = Shadows(("least-loaded",), PolicySettings(), seed=1)
+    acted = Kv().decide(request(100), fleet(2, device=[4, 0], shared=[0, 4], active_requests=[1, 0]), rng())
+    acted.prompt_tokens = 100
+    shadows.saw(request(100), acted)
+    assert (acted.worker, shadows.counts["least-loaded"].chosen) == ("w0", {"w1": 1})
+    assert shadows.counts["least-loaded"].cached_difference == 0

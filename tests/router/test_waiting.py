@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -97,7 +99,7 @@ async def test_a_task_cancelled_just_when_its_request_was_placed_ends_the_leg() 
     task = asyncio.ensure_future(settled(waiting))
     await asyncio.sleep(0)
     fleet.free = 1
-    fleet.room._drain()
+    fleet.room._drain(set())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -131,3 +133,105 @@ async def test_a_request_that_can_never_be_served_is_told_so() -> None:
     answer = await asyncio.wait_for(waiting, 2)
     assert isinstance(answer, Answer)
     assert (answer.status, b"all gone" in answer.body) == (503, True)
+
+
+async def test_an_error_in_the_router_ends_the_one_request_and_not_the_queue() -> None:
+    fleet = Fleet()
+    broken, next_one = future(fleet.admit("broken")), future(fleet.admit("next"))
+
+    def fails() -> Leg:
+        raise RuntimeError("a bug")
+
+    head = fleet.room.queue.next(set())
+    assert head is not None
+    head.payload.place = fails
+    fleet.gives(1)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await asyncio.wait_for(broken, 2)
+    await asyncio.wait_for(next_one, 2)
+    assert (fleet.order, len(fleet.room.queue), fleet.room.counts["failed"]) == (["next"], 0, 1)
+
+
+async def test_many_who_wait_for_a_busy_worker_hold_up_nobody_else() -> None:
+    """Only pins to w0 are refused; 60 of them, each of a session of its own, wait before one who may go anywhere."""
+    placed: list[str] = []
+    busy = {"all": True}
+
+    def placing(request: RouteRequest) -> Callable[[], Leg]:
+        def place() -> Leg:
+            if busy["all"] or request.pin_worker is not None:
+                raise AllBusy("busy")
+            placed.append(request.id)
+            return Ticket(Endpoint("e", 1))
+
+        return place
+
+    room = WaitingRoom(AdmissionSettings(limit=100), time.monotonic, _refusal)
+    for number in range(60):
+        pinned = RouteRequest(id=f"p{number}", model="m", pin_worker="w0", hints=Hints(session=f"s{number}"))
+        room.admit(pinned, lambda: 1, 0.0, placing(pinned))
+    anywhere = RouteRequest(id="anywhere", model="m")
+    last = future(room.admit(anywhere, lambda: 1, 1.0, placing(anywhere)))
+    busy["all"] = False
+    room.poke()
+    await asyncio.wait_for(last, 2)
+    assert placed == ["anywhere"]
+
+
+async def test_sessions_that_are_bound_to_busy_workers_wait_in_lanes_of_their_own() -> None:
+    """A session that was bound while its request waited is moved to its worker's lane; those behind it are served."""
+    homes: dict[str | None, str] = {}
+    placed: list[str] = []
+    busy = {"all": True}
+
+    def placing(request: RouteRequest) -> Callable[[], Leg]:
+        def place() -> Leg:
+            if busy["all"] or request.hints.session in homes:
+                raise AllBusy("busy")
+            placed.append(request.id)
+            return Ticket(Endpoint("e", 1))
+
+        return place
+
+    room = WaitingRoom(
+        AdmissionSettings(limit=10), time.monotonic, _refusal, lambda request: homes.get(request.hints.session)
+    )
+    bound, free = (RouteRequest(id=name, model="m", hints=Hints(session=name)) for name in ("bound", "free"))
+    waits = [
+        future(room.admit(request, lambda: 1, float(at), placing(request))) for at, request in enumerate((bound, free))
+    ]
+    await asyncio.sleep(0.01)
+    homes["bound"] = "w0"
+    busy["all"] = False
+    room.poke()
+    await asyncio.sleep(0.01)
+    room.poke()
+    await asyncio.wait_for(waits[1], 2)
+    homes.clear()
+    room.poke()
+    await asyncio.wait_for(waits[0], 2)
+    assert placed == ["free", "bound"]
+
+
+async def test_a_long_queue_is_placed_in_several_turns_of_the_loop() -> None:
+    fleet = Fleet()
+    fleet.room = WaitingRoom(AdmissionSettings(limit=200), time.monotonic, _refusal)
+    waits = [future(fleet.admit(str(number))) for number in range(100)]
+    await asyncio.sleep(0)
+    fleet.gives(100)
+    placed = [0]
+    while placed[-1] < 100:
+        await asyncio.sleep(0)
+        placed.append(len(fleet.order))
+    assert max(after - before for before, after in pairwise(placed)) <= 32
+    await asyncio.wait_for(asyncio.gather(*waits), 2)
+
+
+async def test_a_cancelled_task_whose_placing_failed_is_cancelled() -> None:
+    waiting: asyncio.Future[Answer | Leg] = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(settled(waiting))
+    await asyncio.sleep(0)
+    waiting.set_exception(RuntimeError("a bug"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from router.model import Hints, Reason
+from router.policies.kv_aware import announce
 from router.policies.registry import make_policy
 from router.policies.settings import PolicySettings
 from tests.router.policies.build import fleet, request, rng
@@ -57,8 +58,8 @@ def test_a_hit_on_a_worker_that_may_not_serve_is_none() -> None:
 def test_hits_and_misses_are_logged_in_the_words_people_grep_for(caplog: pytest.LogCaptureFixture) -> None:
     policy = make_policy("kvaware", PolicySettings())
     with caplog.at_level(logging.DEBUG, "kvctl"):
-        policy.decide(request(100), fleet(2, device=[9, 0]), rng())
-        policy.decide(request(100), fleet(2), rng())
+        announce(policy.decide(request(100), fleet(2, device=[9, 0]), rng()))
+        announce(policy.decide(request(100), fleet(2), rng()))
     assert [record.getMessage() for record in caplog.records] == [
         "Routing request to w0 found by kvaware router",
         "Matched instance url None",
@@ -68,3 +69,9 @@ def test_hits_and_misses_are_logged_in_the_words_people_grep_for(caplog: pytest.
 def test_an_unknown_fallback_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="kvaware-fallback must be one of session"):
         PolicySettings(kvaware_fallback="prefixaware")
+
+
+def test_deciding_without_placing_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "kvctl"):
+        make_policy("kvaware", PolicySettings()).decide(request(100), fleet(2, device=[9, 0]), rng())
+    assert not caplog.records

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from router.model import Degraded, Reason
+from router.core import CoreSettings, RoutingCore
+from router.fleet.worker import Health
+from router.model import Degraded, Reason, Term, WorkerSpec
 from router.policies import plugins
 from router.policies.registry import UnknownMode, make_policy, mode_name
 from router.policies.settings import PolicySettings
@@ -30,6 +33,21 @@ class Forbidden(Raises):
         from router.model import Reason
         return blind("x", 0, Reason.RANDOM, candidates)
 
+class Answers(Raises):
+    def decide(self, request, candidates, rng):
+        from router.policies.choice import blind
+        from router.model import Reason
+        decision = blind("x", 0, Reason.RANDOM, candidates)
+        for name, value in changes.items():
+            setattr(decision, name, value)
+        return decision if changes else None
+
+changes = {}
+
+class Writes(Raises):
+    def decide(self, request, candidates, rng):
+        candidates.capacity_blocks[:] = 7
+
 class NoPolicy:
     def __init__(self, settings): pass
 
@@ -44,7 +62,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mypolicies\nVersion: 1\n")
     names = ["raises = bad:Raises", "forbidden = bad:Forbidden", "nopolicy = bad:NoPolicy", "broken = bad:broken"]
-    names += ["absent = nowhere:X", "cheapest-queue = cheapest_queue:CheapestQueue"]
+    names += ["writes = bad:Writes"]
+    names += ["absent = nowhere:X", "answers = bad:Answers", "cheapest-queue = cheapest_queue:CheapestQueue"]
     (info / "entry_points.txt").write_text("[kvctl.policies]\n" + "\n".join(names) + "\n")
     (tmp_path / "bad.py").write_text(BAD)
     (tmp_path / "cheapest_queue.py").write_text(example())
@@ -104,3 +123,47 @@ def test_an_entry_point_that_is_no_policy_is_refused_by_name(package: Path, mode
     with pytest.raises(plugins.PluginError, match=re.escape(mode)) as refused:
         make_policy(mode, PolicySettings())
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "NoneType, not a Decision"),
+        ({"winner": -1}, "row -1"),
+        ({"winner": 3}, "row 3"),
+        ({"winner": 1.0}, "'float' object cannot be interpreted"),
+        ({"winner": True}, "not a truth value"),
+        ({"winner": "w1"}, "'str' object cannot be interpreted"),
+        ({"cost": [0.0, float("nan"), 1.0]}, "costs is one that is no number"),
+        ({"cost": [0.0]}, "costs of the shape (1,) for 3 rows"),
+        ({"cost": ["a", "b", "c"]}, "could not convert string"),
+        ({"terms": (Term("t", "u", np.zeros(2)),)}, "term 't' of the shape (2,)"),
+        ({"terms": 5}, "not iterable"),
+        ({"reason": "because"}, "'because' is not a valid Reason"),
+        ({"degraded": ("x",)}, "'x' is not a valid Degraded"),
+        ({"candidates": None}, "other candidates"),
+    ],
+)
+def test_an_answer_that_is_no_decision_is_not_taken(
+    package: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, object], why: str
+) -> None:
+    policy = make_policy("answers", PolicySettings())
+    sys.modules["bad"].changes = changes  # type: ignore[attr-defined]
+    decision = policy.decide(request(), fleet(3, active_requests=[1, 0, 1]), rng())
+    assert (decision.worker, decision.degraded) == ("w1", (Degraded.POLICY_FAILED,))
+    assert why in caplog.text
+
+
+def test_a_winner_that_is_a_number_of_numpy_becomes_a_plain_one(package: Path) -> None:
+    policy = make_policy("answers", PolicySettings())
+    sys.modules["bad"].changes = {"winner": np.int64(1)}  # type: ignore[attr-defined]
+    decision = policy.decide(request(), fleet(3), rng())
+    assert (type(decision.winner), decision.winner, decision.degraded) == (int, 1, ())
+
+
+def test_a_policy_cannot_write_into_what_all_requests_share(package: Path, caplog: pytest.LogCaptureFixture) -> None:
+    core = RoutingCore(CoreSettings(seed=1))
+    core.fleet.add(WorkerSpec(url="http://a:1", id="a")).health = Health.UP
+    core.add_slots()
+    make_policy("writes", PolicySettings()).decide(request(), core.candidates(request(), 0.0), rng())
+    assert "read-only" in caplog.text

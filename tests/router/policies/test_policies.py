@@ -74,6 +74,7 @@ def test_kv_prefill_load_scale_multiplies_only_the_prefill_term() -> None:
         {"prefill_load_scale": math.nan},
         {"host_cache_hit_weight": 1.5},
         {"router_temperature": math.inf},
+        {"overlap_score_credit": 1.1e12},
     ],
 )
 def test_a_weight_out_of_range_is_refused_by_name(bad: dict[str, float]) -> None:
@@ -266,3 +267,18 @@ def test_without_tracked_prefill_only_decode_counts() -> None:
     rows = fleet(2, prefill_tokens=[900, 0], device=[0, 5], decode_blocks=[1, 2])
     decision = Kv(KvWeights(track_prefill_tokens=False)).decide(request(100), rows, rng())
     assert decision.cost.tolist() == [1.0, 2.0]
+
+
+def test_the_largest_weights_leave_every_cost_a_number() -> None:
+    weights = KvWeights(
+        overlap_score_credit=1e12,
+        overlap_score_credit_decay=1e12,
+        prefill_load_scale=1e12,
+        decode_active_request_weight=1e12,
+    )
+    rows = fleet(3, device=[5, 0, 9], prefill_tokens=[0, 10**9, 10**9], active_requests=[0, 10**6, 3])
+    assert np.isfinite(Kv(weights).decide(request(100), rows, rng()).cost).all()
+
+
+def test_softmax_at_a_temperature_next_to_zero_takes_the_cheapest() -> None:
+    assert softmax_probabilities(np.array([3.0, 1.0, 2.0]), 1e-320).tolist() == [0.0, 1.0, 0.0]
