@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from typing import Any
@@ -97,23 +97,40 @@ class Entry:
         )
 
 
-@dataclass(slots=True)
-class _Lane:
-    heap: list[tuple[int, float, int, Entry]] = field(default_factory=list)
+_Key = tuple[int, float, int]
+"""Smaller is sooner: strict priority (negated), the order's own figure, the ticket."""
 
-    def head(self) -> tuple[int, float, int, Entry] | None:
-        while self.heap and not self.heap[0][3].waiting:
+
+class _Lane:
+    """`key`: the one that stands for this lane in its class's heap; others of its there are void."""
+
+    __slots__ = ("heap", "key")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[_Key, Entry]] = []
+        self.key: _Key | None = None
+
+    def head(self) -> tuple[_Key, Entry] | None:
+        while self.heap and not self.heap[0][1].waiting:
             heapq.heappop(self.heap)
         return self.heap[0] if self.heap else None
 
 
 class _Class:
+    """Lanes by their heads in a heap of their own, so that a turn does not look at each; those that are blocked in the
+    current round stand aside. Entries that left are dropped when they come to the top, or once most are such."""
+
     def __init__(self, settings: ClassSettings) -> None:
         self.settings = settings
         self.lanes: dict[tuple[object, ...], _Lane] = {}
         self.deficit = 0
         self.requests = 0
         self.tokens = 0
+        self._heads: list[tuple[_Key, int, tuple[object, ...]]] = []
+        self._aside: list[tuple[_Key, int, tuple[object, ...]]] = []
+        self._round: set[tuple[object, ...]] | None = None
+        self._gone = 0
+        self._number = count()
 
     def key(self, entry: Entry) -> float:
         priority = entry.request.hints.priority
@@ -121,16 +138,70 @@ class _Class:
             return entry.cost / (1 + priority) if priority > 0 else entry.cost * (1.0 - priority)
         return entry.arrived - priority
 
+    def add(self, key: _Key, entry: Entry) -> None:
+        name = entry.lane
+        lane = self.lanes.get(name)
+        if lane is None:
+            lane = self.lanes[name] = _Lane()
+        heapq.heappush(lane.heap, (key, entry))
+        if lane.key is None or key < lane.key:
+            lane.key = key
+            self._push(key, name)
+
+    def left(self) -> None:
+        """An entry waits no longer."""
+        self._gone += 1
+        if not self.requests:
+            self.deficit = 0
+            self._rebuild([])
+        elif self._gone > 2 * self.requests + 64:
+            self._rebuild([item for lane in self.lanes.values() for item in lane.heap if item[1].waiting])
+
     def head(self, without: set[tuple[object, ...]]) -> Entry | None:
-        """The entry whose turn it is, lanes in `without` left out."""
-        best: tuple[int, float, int, Entry] | None = None
-        for name in list(self.lanes):
-            first = self.lanes[name].head()
+        """The entry whose turn it is, lanes in `without` left out: the same set, growing, during one round."""
+        if self._round is not without:
+            self._round = without
+            self._heads += self._aside
+            self._aside = []
+            heapq.heapify(self._heads)
+        while self._heads:
+            key, _number, name = self._heads[0]
+            lane = self.lanes.get(name)
+            if lane is None or lane.key != key:
+                heapq.heappop(self._heads)
+                continue
+            first = lane.head()
             if first is None:
+                heapq.heappop(self._heads)
                 del self.lanes[name]
-            elif name not in without and (best is None or first[:3] < best[:3]):
-                best = first
-        return None if best is None else best[3]
+            elif first[0] != key:
+                lane.key = first[0]
+                heapq.heapreplace(self._heads, (first[0], next(self._number), name))
+            elif name in without:
+                self._aside.append(heapq.heappop(self._heads))
+            else:
+                return first[1]
+        return None
+
+    def move(self, entry: Entry, home: object) -> None:
+        """The head of a lane waits on in the lane of `home`."""
+        key, first = heapq.heappop(self.lanes[entry.lane].heap)
+        assert first is entry, "only the head of a lane is moved"
+        entry.home = home
+        self.add(key, entry)
+
+    def _push(self, key: _Key, name: tuple[object, ...]) -> None:
+        item = key, next(self._number), name
+        if self._round is not None and name in self._round:
+            self._aside.append(item)
+        else:
+            heapq.heappush(self._heads, item)
+
+    def _rebuild(self, kept: list[tuple[_Key, Entry]]) -> None:
+        self.lanes = {}
+        self._heads, self._aside, self._round, self._gone = [], [], None, 0
+        for key, entry in kept:
+            self.add(key, entry)
 
 
 class AdmissionQueue:
@@ -162,8 +233,7 @@ class AdmissionQueue:
         _check(f"limit of class {mine.settings.name}", mine.settings.limit, mine.requests)
         _check(f"token limit of class {mine.settings.name}", mine.settings.token_limit, mine.tokens)
         strict = -entry.request.hints.strict_priority
-        lane = mine.lanes.setdefault(entry.lane, _Lane())
-        heapq.heappush(lane.heap, (strict, mine.key(entry), next(self._ticket), entry))
+        mine.add((strict, mine.key(entry), next(self._ticket)), entry)
         mine.requests += 1
         mine.tokens += entry.cost
         self.requests += 1
@@ -179,20 +249,15 @@ class AdmissionQueue:
         self.requests -= 1
         if served:
             mine.deficit -= entry.cost
-        if not mine.requests:
-            mine.deficit = 0
-            mine.lanes.clear()
+        mine.left()
 
     def rehome(self, entry: Entry, home: object) -> None:
         """The entry that `next` gave turned out to be bound elsewhere: it waits on in that lane."""
-        lanes = self._class(entry).lanes
-        item = heapq.heappop(lanes[entry.lane].heap)
-        assert item[3] is entry, "only the head of a lane is moved"
-        entry.home = home
-        heapq.heappush(lanes.setdefault(entry.lane, _Lane()).heap, item)
+        self._class(entry).move(entry, home)
 
     def next(self, blocked: set[tuple[object, ...]]) -> Entry | None:
-        """Whose turn it is among the lanes that are not `blocked`; None if nobody can be tried. Takes nothing out."""
+        """Whose turn it is among the lanes that are not `blocked`; None if nobody can be tried. Takes nothing out. A
+        round of tries gives the same set, which only grows; another set begins another round."""
         heads = [(name, head) for name in self._order if (head := self._classes[name].head(blocked)) is not None]
         if not heads:
             return None

@@ -193,3 +193,45 @@ def test_a_class_is_read_from_its_option(text: str, settings: ClassSettings) -> 
 def test_a_class_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--queue-class"):
         parse_class(text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("eeelmrbb"), st.integers(0, 30)), max_size=80))
+def test_the_turn_is_always_the_first_waiting_entry_outside_the_blocked_lanes(steps: list[tuple[str, int]]) -> None:
+    """Against a plain search: entries enter and leave, move to a home, and rounds block lanes one after another."""
+    waiting = queue()
+    inside: list[tuple[tuple[int, float, int], Entry]] = []
+    blocked: set[tuple[object, ...]] = set()
+
+    def expected() -> Entry | None:
+        free = [item for item in inside if item[1].lane not in blocked]
+        return min(free, key=lambda item: item[0])[1] if free else None
+
+    for number, (action, value) in enumerate(steps):
+        if action == "e":
+            one = entry(str(number), arrived=float(value), pin=f"w{value % 4}", strict_priority=value % 2)
+            waiting.enter(one)
+            inside.append(((-(value % 2), float(value), number), one))
+        elif action == "l" and inside:
+            waiting.leave(inside.pop(value % len(inside))[1], served=bool(value % 2))
+        elif action == "r":
+            blocked = set()
+        else:
+            head = waiting.next(blocked)
+            assert head is expected()
+            if head is not None and action == "m":
+                waiting.rehome(head, value % 3)
+            if head is not None:
+                blocked.add(head.lane)
+        assert waiting.next(blocked) is expected()
+
+
+def test_entries_that_left_are_not_kept_behind_one_who_stays() -> None:
+    waiting = queue(ClassSettings("default", order=Order.WSPT))
+    waiting.enter(entry("stays", cost=1, pin="w0"))
+    for number in range(5000):
+        one = entry(str(number), cost=100, pin=f"w{number % 50}")
+        waiting.enter(one)
+        waiting.leave(one, served=False)
+    lanes = waiting._classes["default"].lanes
+    assert sum(len(lane.heap) for lane in lanes.values()) < 100
