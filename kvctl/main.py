@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -50,18 +51,22 @@ def root(
     _debug = debug
 
 
-def _register() -> None:
-    from kvctl.bench import bench
-    from kvctl.explain import explain
-    from kvctl.serve import serve
-    from kvctl.sim import sim
-    from kvctl.validate import validate
+COMMANDS = {
+    "serve": "kvctl.serve",
+    "validate": "kvctl.validate",
+    "bench": "kvctl.bench",
+    "sim": "kvctl.sim",
+    "explain": "kvctl.explain",
+}
+"""Each command and the module with the function of its name."""
 
-    app.command("serve")(serve)
-    app.command("validate")(validate)
-    app.command("bench")(bench)
-    app.command("sim")(sim)
-    app.command("explain")(explain)
+
+def _register() -> None:
+    """The command that was asked for, or all of them where none was: for the list of commands and for completion."""
+    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    names = [asked] if asked in COMMANDS and "_KVCTL_COMPLETE" not in os.environ else list(COMMANDS)
+    for name in names:
+        app.command(name)(vars(import_module(COMMANDS[name]))[name])
 
 
 def _say(text: str) -> None:
