@@ -12,6 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from enum import StrEnum
 
+from router.model import AllBusy, Candidates, Decision, RouteRequest, WhyNot
+
 
 class AffinityMode(StrEnum):
     HARD = "hard"
@@ -76,6 +78,45 @@ class SessionAffinity:
     def unbind(self, session: str) -> None:
         self._bound.pop(session, None)
 
+    def row(self, request: RouteRequest, candidates: Candidates) -> int | None:
+        """The row that the request's session is bound to, if that may serve.
+
+        Raises:
+            AllBusy: it is bound hard, and the worker is only busy.
+        """
+        session = _session(request)
+        bound = None if session is None else self.target(session, request.now)
+        if session is None or bound is None:
+            return None
+        places = zip(candidates.workers, candidates.ranks, strict=True)
+        row = next((row for row, place in enumerate(places) if place == (bound.worker, bound.rank)), None)
+        if row is not None and candidates.eligible[row]:
+            return row
+        if row is not None and candidates.why_not[row] == WhyNot.BUSY:
+            if self.settings.mode is AffinityMode.HARD:
+                raise AllBusy(f"the session is bound to worker '{bound.worker}', which is busy")
+            return None
+        self.unbind(session)
+        return None
+
+    def home(self, request: RouteRequest, now: float) -> tuple[str, int] | None:
+        """The only (worker, dp rank) that may serve the request because its session is bound there, if it is."""
+        session = _session(request)
+        if session is None or self.settings.mode is not AffinityMode.HARD:
+            return None
+        bound = self.target(session, now)
+        return None if bound is None else (bound.worker, bound.rank)
+
+    def request_placed(self, request: RouteRequest, decision: Decision, now: float) -> None:
+        session = _session(request)
+        if session is not None:
+            self.placed(session, decision.worker, decision.rank, now)
+
+    def request_ended(self, request: RouteRequest, now: float) -> None:
+        session = _session(request)
+        if session is not None:
+            self.ended(session, now)
+
     def _tidy(self, now: float) -> None:
         """Drops what is over at the old end; above the limit the oldest goes, running or not."""
         while self._bound:
@@ -84,3 +125,8 @@ class SessionAffinity:
             if not over and len(self._bound) <= self.settings.limit:
                 return
             del self._bound[session]
+
+
+def _session(request: RouteRequest) -> str | None:
+    """The session that counts here: a pin stands above it."""
+    return request.hints.session if request.pin_worker is None else None

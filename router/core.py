@@ -11,75 +11,50 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from router.affinity import AffinityMode, SessionAffinity
+from router.affinity import SessionAffinity
+from router.chunk_source import ChunkSource
 from router.core_settings import ApproximatePolicy, CoreSettings
 from router.eligibility import refusal, why_not
-from router.engine_time import EngineTimes, EngineTiming, PrefillModel
+from router.engine_time import EngineTiming, PrefillModel
 from router.events.cache_events import AllBlocksCleared, BlockMoved, BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import Worker
 from router.load import Booking, LoadTracker
+from router.missing import missing
 from router.model import (
-    AllBusy,
     Candidates,
     Decision,
     Degraded,
-    FloatArray,
     IntArray,
     Learns,
     Policy,
     Reason,
     RouteRequest,
-    WhyNot,
 )
 from router.overlap import behind, shared_beyond
 from router.policies.registry import make_policy, mode_name
 from router.prefix.active import ActiveBlocks
 from router.prefix.capacity import CapacityLru, output_blocks
-from router.prefix.hashing import block_keys, text_key
+from router.prefix.hashing import Keys, Tokens
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
-from router.reuse import potential_loads, reusable_tokens, weighted_blocks
+from router.reuse import reusable_tokens, weighted_blocks
 from router.shared.blocks import SharedBlocks
+from router.taints import taint_factor
 from router.truth import TruthLoop
 
 if TYPE_CHECKING:
-    from router.lmcache.chunks import PromptChunks
+    pass
 
-__all__ = [
-    "ApproximatePolicy",
-    "ChunkSource",
-    "CoreSettings",
-    "RoutingCore",
-    "potential_loads",
-    "reusable_tokens",
-    "weighted_blocks",
-]
+__all__ = ["ApproximatePolicy", "ChunkSource", "CoreSettings", "RoutingCore"]
 
 _LRU_ENTRY_BYTES = 128
 FALLBACK_BLOCK_SIZE = 16
-
-
-class ChunkSource(Protocol):
-    """Who knows what a worker's LMCache holds (`router.lmcache.controller`)."""
-
-    def prompt(self, tokens: npt.NDArray[np.uint32]) -> PromptChunks: ...
-
-    def raised(
-        self, prompt: PromptChunks, view: FleetView, device: IntArray, host: IntArray, disk: IntArray
-    ) -> tuple[IntArray, IntArray]:
-        """`host` and `disk`, blocks beyond `device`, by what the workers' LMCache holds in addition."""
-        ...
-
-    def placed(self, prompt: PromptChunks, worker: str) -> None:
-        """The prompt was sent to this worker."""
-        ...
 
 
 class RoutingCore:
@@ -92,9 +67,8 @@ class RoutingCore:
         self.index = PrefixIndex(seed=self.hash_seed, limit_bytes=settings.index_limit)
         self.predictions = Predictions(ttl=max(settings.predict_ttl, 0.001))
         self.loads = LoadTracker(ActiveBlocks(), track_output=settings.track_output, shares=settings.assume_kv_reuse)
-        by_time = settings.policies.kv_cost == "time"
-        timed = settings.prefill_model is not PrefillModel.NONE or by_time
-        self.timing = EngineTiming(_model(settings, by_time)) if timed else None
+        timed = settings.time_model is not PrefillModel.NONE
+        self.timing = EngineTiming(settings.time_model) if timed else None
         """Estimates of engines' times, where a setting asks for them."""
         self._predicts = settings.predict_ttl > 0
         self.capacity: CapacityLru | None = None
@@ -195,19 +169,11 @@ class RoutingCore:
     # -- a request ---------------------------------------------------------------------------------------------
 
     def keys_for(
-        self,
-        tokens: npt.NDArray[np.uint32],
-        lora: str | None = None,
-        salt: str | None = None,
-        media: str | None = None,
-    ) -> dict[int, npt.NDArray[np.uint64]]:
-        """Block keys of a prompt for each block size in the fleet, 16 where no worker has told its own yet. With
-        `media`, the name of what is no text in it, those by which only this router knows it."""
+        self, tokens: Tokens, lora: str | None = None, salt: str | None = None, media: str | None = None
+    ) -> dict[int, Keys]:
+        """Block keys of a prompt for each block size in the fleet, 16 where no worker has told its own yet."""
         sizes = self.fleet.view.block_sizes or (FALLBACK_BLOCK_SIZE,)
-        if media is None:
-            return {size: block_keys(tokens, size, self.index.root(size, lora, salt)) for size in sizes}
-        mark = b"media " + media.encode()
-        return {size: block_keys(tokens, size, text_key(mark, self.index.root(size, lora, salt))) for size in sizes}
+        return {size: self.index.keys(tokens, size, lora, salt, media) for size in sizes}
 
     def candidates(self, request: RouteRequest, now: float) -> Candidates:
         """The fleet as `request` sees it, who may serve it included."""
@@ -257,6 +223,9 @@ class RoutingCore:
             host, disk = self.chunks.raised(request.chunks, view, device, host, disk)
         if self.shared is not None:
             shared = shared_beyond(request, view, self.shared, device + host + disk)
+        times = None
+        if self.timing is not None:
+            times = self.timing.times(slots, self.loads.prefills.seconds(slots, now), request.hints.osl)
         return Candidates(
             workers=view.workers,
             ranks=view.ranks,
@@ -275,22 +244,19 @@ class RoutingCore:
             capacity_blocks=view.capacity_blocks,
             block_size=view.scoring_block_size,
             device_class=view.device_class,
-            taint_factor=_taint_factor(request, view) if request.hints.preferred_taints else None,
-            times=None if self.timing is None else self._times(self.timing, request, slots, now),
+            taint_factor=taint_factor(request, view) if request.hints.preferred_taints else None,
+            times=times,
             told=told,
             trust=trust,
         )
 
-    def _expected(self, keys: npt.NDArray[np.uint64], view: FleetView, now: float) -> IntArray | None:
+    def _expected(self, keys: Keys, view: FleetView, now: float) -> IntArray | None:
         """Blocks of a prompt that each row probably holds although no event says so; None if there are none."""
         found = self.predictions.match(keys, now)[view.slots] if len(self.predictions) else None
         if self.capacity is None or not view.blind:
             return found
         fits: IntArray = self.capacity.match(keys)[view.slots] * view.no_events
         return fits if found is None else np.maximum(found, fits)
-
-    def _times(self, timing: EngineTiming, request: RouteRequest, slots: IntArray, now: float) -> EngineTimes:
-        return timing.times(slots, self.loads.prefills.seconds(slots, now), request.hints.osl)
 
     def decide(self, request: RouteRequest, mode: str, now: float) -> Decision:
         """Who should serve `request`. Books nothing.
@@ -310,7 +276,7 @@ class RoutingCore:
                 candidates.decode_blocks,
             )
         policy = self.policy(mode)
-        bound = self._bound_row(request, candidates) if self.affinity is not None else None
+        bound = None if self.affinity is None else self.affinity.row(request, candidates)
         decision = policy.decide(request, candidates, self.rng)
         if bound is not None:
             decision.winner, decision.reason = bound, Reason.AFFINITY
@@ -321,47 +287,19 @@ class RoutingCore:
         decision.at = now
         decision.prompt_tokens = request.prompt_tokens
         decision.block_size = block
-        decision.degraded += self._degraded(request, policy, candidates)
+        decision.degraded += missing(request, policy, candidates, self.fleet.view)
         held = candidates.device[winner] + candidates.host[winner] + candidates.disk[winner] + candidates.shared[winner]
         decision.predicted_cached_tokens = reusable_tokens(int(held), request.prompt_tokens, block)
         return decision
 
-    def _bound_row(self, request: RouteRequest, candidates: Candidates) -> int | None:
-        """The row that the request's session is bound to, if that may serve.
-
-        Raises:
-            AllBusy: it is bound hard, and the worker is only busy.
-        """
-        session = request.hints.session
-        if self.affinity is None or session is None or request.pin_worker is not None:
-            return None
-        bound = self.affinity.target(session, request.now)
-        if bound is None:
-            return None
-        places = zip(candidates.workers, candidates.ranks, strict=True)
-        row = next((row for row, place in enumerate(places) if place == (bound.worker, bound.rank)), None)
-        if row is not None and candidates.eligible[row]:
-            return row
-        if row is not None and candidates.why_not[row] == WhyNot.BUSY:
-            if self.affinity.settings.mode is AffinityMode.HARD:
-                raise AllBusy(f"the session is bound to worker '{bound.worker}', which is busy")
-            return None
-        self.affinity.unbind(session)
-        return None
-
     def home(self, request: RouteRequest) -> tuple[str, int] | None:
         """The only (worker, dp rank) that may serve the request because its session is bound there, if it is."""
-        session, affinity = request.hints.session, self.affinity
-        if affinity is None or session is None or request.pin_worker is not None:
-            return None
-        bound = affinity.target(session, self.loads.now) if affinity.settings.mode is AffinityMode.HARD else None
-        return None if bound is None else (bound.worker, bound.rank)
+        return None if self.affinity is None else self.affinity.home(request, self.loads.now)
 
     def finished(self, request: RouteRequest, now: float) -> None:
         """A placed request has ended, in whatever way."""
-        session = request.hints.session
-        if self.affinity is not None and session is not None and request.pin_worker is None:
-            self.affinity.ended(session, now)
+        if self.affinity is not None:
+            self.affinity.request_ended(request, now)
 
     def policy(self, mode: str) -> Policy:
         policy = self._policies.get(mode)
@@ -397,9 +335,8 @@ class RoutingCore:
             block_size=decision.block_size,
             expected_output=request.hints.osl,
         )
-        session = request.hints.session
-        if self.affinity is not None and session is not None and request.pin_worker is None:
-            self.affinity.placed(session, decision.worker, decision.rank, now)
+        if self.affinity is not None:
+            self.affinity.request_placed(request, decision, now)
         if self._learners and (learner := self._learners.get(decision.mode)) is not None:
             learner.placed(request, decision)
         if request.chunks is not None and self.chunks is not None:
@@ -463,40 +400,3 @@ class RoutingCore:
         if worker.tells and keys is not None and 0 <= first < len(keys):
             missing = booking.slot, int(keys[first])
         self.truth.answered(worker, promised, cached, now, missing)
-
-    def _degraded(self, request: RouteRequest, policy: Policy, candidates: Candidates) -> tuple[Degraded, ...]:
-        """What a policy that looks at blocks had to do without; nothing for the others."""
-        if "blocks" not in policy.needs:
-            return ()
-        view: FleetView = self.fleet.view
-        if view.whole and candidates.trust is None:
-            return request.degraded
-        found = list(request.degraded)
-        rows = candidates.eligible
-        if candidates.trust is not None and (candidates.trust[rows] < 1.0).any():
-            found.append(Degraded.INDEX_DISTRUSTED)
-        if (view.no_events[rows] > 0).any():
-            found.append(Degraded.NO_KV_EVENTS)
-        if (view.lost_events[rows] > 0).any():
-            found.append(Degraded.KV_EVENTS_LOST)
-        if (view.block_size[rows] == 0).any():
-            found.append(Degraded.BLOCK_SIZE_UNKNOWN)
-        if (view.differs[rows] > 0).any():
-            found.append(Degraded.BLOCK_SIZE_DIFFERS)
-        return tuple(found)
-
-
-def _model(settings: CoreSettings, by_time: bool) -> PrefillModel:
-    """A cost in time needs a model; unless another is asked for it is fitted."""
-    return PrefillModel.FITTED if by_time and settings.prefill_model is PrefillModel.NONE else settings.prefill_model
-
-
-def _taint_factor(request: RouteRequest, view: FleetView) -> FloatArray:
-    """exp(-tanh(sum of the weights of the preferred taints a worker has)) per row, in [0.368, 2.718].
-
-    Source: Dynamo's cost (docs, how it decides).
-    """
-    preferred = request.hints.preferred_taints
-    sums = [sum(weight for taint, weight in preferred if taint in taints) for taints in view.taints]
-    factor: FloatArray = np.exp(-np.tanh(np.array(sums, np.float64)))
-    return factor

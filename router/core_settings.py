@@ -39,3 +39,9 @@ class CoreSettings:
     shared_cache: bool = False
     thresholds: BusyThresholds = field(default_factory=BusyThresholds)
     seed: int | None = None
+
+    @property
+    def time_model(self) -> PrefillModel:
+        """A cost in time needs a model; unless another is asked for it is fitted."""
+        fitted = self.prefill_model is PrefillModel.NONE and self.policies.kv_cost == "time"
+        return PrefillModel.FITTED if fitted else self.prefill_model

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from router.core import potential_loads
 from router.model import Decision, WhyNot
 from router.policies.kv import KvWeights
+from router.reuse import potential_loads
 from router.shadow import ShadowCounts
 from router.truth import IndexTrust
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from router.affinity import SessionAffinity
 from router.feed import KvFeed
 from router.fleet.monitor import FleetMonitor
 from router.fleet.registry import Fleet
@@ -135,6 +136,19 @@ class QueueCollector(Collector):
         yield from (waiting, tokens, outcomes)
         yield CounterMetricFamily(
             "kvctl_queue_wait_seconds", "Seconds that placed requests waited", self._waiting.waited_s
+        )
+
+
+class SessionCollector(Collector):
+    """Sessions that are bound to a worker."""
+
+    def __init__(self, affinity: SessionAffinity) -> None:
+        self._affinity = affinity
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily("kvctl_bound_sessions", "Sessions bound to a worker", len(self._affinity))
+        yield GaugeMetricFamily(
+            "kvctl_bound_sessions_limit", "Past it the one used longest ago is forgotten", self._affinity.settings.limit
         )
 
 

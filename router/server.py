@@ -38,7 +38,7 @@ from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
 from router.reading import DispatchSettings
 from router.records import DecisionLog
-from router.room_metrics import QueueCollector, RoomCollector, ShadowCollector, TruthCollector
+from router.room_metrics import QueueCollector, RoomCollector, SessionCollector, ShadowCollector, TruthCollector
 from router.shadow import Shadows
 from router.shared.lookup import LookupSettings, RedisLookup
 from router.shared.metrics import SharedCacheCollector
@@ -123,6 +123,8 @@ class Router:
         registry.register(QueueCollector(self.dispatcher.waiting))
         if self.core.truth is not None:
             registry.register(TruthCollector(self.core.truth, self.core.fleet))
+        if self.core.affinity is not None:
+            registry.register(SessionCollector(self.core.affinity))
         if self.shadows is not None:
             registry.register(ShadowCollector(self.shadows))
         if self.core.shared is not None:

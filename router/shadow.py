@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from router.core import reusable_tokens
 from router.model import Decision, Degraded, Learns, Policy, RouteRequest
 from router.policies.kv import Kv
 from router.policies.registry import make_policy, mode_name
 from router.policies.settings import PolicySettings
+from router.reuse import reusable_tokens
 
 
 @dataclass(slots=True)

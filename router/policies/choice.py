@@ -99,6 +99,22 @@ def bounded(
     return chosen(cost, below, temperature, rng)[0], Reason.LOAD_BOUND
 
 
+def by_terms(
+    mode: str,
+    terms: tuple[Term, ...],
+    candidates: Candidates,
+    bound: LoadBound | None,
+    temperature: float,
+    rng: random.Random,
+) -> Decision:
+    """The decision whose cost is the sum of at least two terms."""
+    cost = terms[0].values + terms[1].values
+    for term in terms[2:]:
+        cost = cost + term.values
+    winner, reason = bounded(cost, candidates, bound, temperature, rng)
+    return Decision(mode=mode, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
+
+
 def eligible_rows(eligible: BoolArray) -> np.ndarray:
     return np.flatnonzero(eligible)
 

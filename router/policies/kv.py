@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from router.model import Candidates, Decision, FloatArray, Need, RouteRequest, Term
-from router.policies.choice import LoadBound, bounded
+from router.policies.choice import LoadBound, by_terms
 
 _MOST_WEIGHT = 1e12
 """Products of weights and blocks stay finite, so that no cost is infinity times zero."""
@@ -62,11 +62,7 @@ class Kv:
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
         weights = replace(self.weights, **request.weights) if request.weights else self.weights
         terms = self.terms(request, candidates, weights)
-        cost = terms[0].values + terms[1].values
-        for term in terms[2:]:
-            cost = cost + term.values
-        winner, reason = bounded(cost, candidates, self.bound, weights.router_temperature, rng)
-        return Decision(mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
+        return by_terms(self.name, terms, candidates, self.bound, weights.router_temperature, rng)
 
     def terms(
         self, request: RouteRequest, candidates: Candidates, weights: KvWeights | None = None

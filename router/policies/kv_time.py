@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from router.model import Candidates, Decision, FloatArray, Need, RouteRequest, Term
-from router.policies.choice import LoadBound, bounded
+from router.policies.choice import LoadBound, by_terms
 from router.policies.kv import KvWeights, block_credit, taint_term
 
 
@@ -34,11 +34,7 @@ class KvTime:
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
         weights = replace(self.weights, **request.weights) if request.weights else self.weights
         terms = self.terms(request, candidates, weights)
-        cost = terms[0].values + terms[1].values
-        for term in terms[2:]:
-            cost = cost + term.values
-        winner, reason = bounded(cost, candidates, self.bound, weights.router_temperature, rng)
-        return Decision(mode=self.name, winner=winner, reason=reason, terms=terms, cost=cost, candidates=candidates)
+        return by_terms(self.name, terms, candidates, self.bound, weights.router_temperature, rng)
 
     def terms(self, request: RouteRequest, candidates: Candidates, weights: KvWeights) -> tuple[Term, ...]:
         """queue, prefill, slow_down and, where it counts, preferred_taints: milliseconds, one value a row."""

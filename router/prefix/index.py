@@ -29,7 +29,7 @@ import numpy.typing as npt
 from router.events.cache_events import AllBlocksCleared, BlockMoved, BlockRemoved, BlockStored, Event, Tier
 from router.prefix import layout as at
 from router.prefix import operations
-from router.prefix.hashing import Keys, Tokens, root_key, text_key
+from router.prefix.hashing import Keys, Tokens, block_keys, root_key, text_key
 from router.prefix.table import BlockTable
 
 Int64s = npt.NDArray[np.int64]
@@ -271,6 +271,16 @@ class PrefixIndex:
                 self._roots.clear()
             root = self._roots[which] = root_key(self.seed, block_size, lora_name, cache_salt)
         return root
+
+    def keys(
+        self, tokens: Tokens, block_size: int, lora: str | None, salt: str | None, media: str | None = None
+    ) -> Keys:
+        """Block keys of a prompt. With `media`, the name of what is no text in it, those by which only this router
+        knows it."""
+        root = self.root(block_size, lora, salt)
+        if media is not None:
+            root = text_key(b"media " + media.encode(), root)
+        return block_keys(tokens, block_size, root)
 
     def _fold(
         self, extra_keys: Sequence[Any], count: int, lora_name: str | None, at_root: bool

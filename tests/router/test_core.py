@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from router.core import CoreSettings, RoutingCore, reusable_tokens
+from router.core import CoreSettings, RoutingCore
 from router.eligibility import BusyThresholds
 from router.events.wire import BlockRemoved, BlockStored, Tier
 from router.fleet.worker import Health, KvState, Worker
@@ -13,6 +13,7 @@ from router.load import Booking
 from router.model import AllBusy, Decision, Degraded, NoWorkers, Reason, RouteRequest, WorkerSpec
 from router.policies.kv import KvWeights
 from router.policies.settings import PolicySettings
+from router.reuse import reusable_tokens
 
 B = 16
 

@@ -16,10 +16,10 @@ from bench.sim.kvcache import Cleared, Removed, Stored
 from bench.sim.l2 import MemoryStore
 from bench.sim.tiers import SharedStore, TierConfig, Tiers
 from bench.sim.timing import FixedTiming, Timing
-from router.core import reusable_tokens
 from router.events.wire import AllBlocksCleared, BlockStored, Tier, WireDecoder
 from router.prefix.hashing import block_keys, root_key
 from router.prefix.index import PrefixIndex
+from router.reuse import reusable_tokens
 
 BLOCK = 4
 SEED = 99

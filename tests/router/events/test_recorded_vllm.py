@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from router.core import reusable_tokens
 from router.events.wire import AllBlocksCleared, BlockRemoved, BlockStored, WireDecoder
 from router.prefix.hashing import block_keys, root_key
 from router.prefix.index import PrefixIndex
+from router.reuse import reusable_tokens
 
 RECORDING = Path(__file__).parents[2] / "real" / "data" / "vllm-0.32-session.msgpack"
 BLOCK = 32
