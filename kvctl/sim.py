@@ -3,342 +3,60 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
+from kvctl import sim_options
 from kvctl.errors import Problem
-from kvctl.options import ConfigFile, option
+from kvctl.options import ConfigFile
+from kvctl.sim_options import OutputFormat
 from kvctl.sim_settings import TimingName, imitation_of, l2_of, tiers_of, timing_of
 
 if TYPE_CHECKING:
     from bench.sim.process import EngineAddress
 
-_PORTS = "Addresses"
-_ENGINE = "Engine"
-_TIMING = "Timing"
-_TIERS = "Tiers behind the engine's own cache"
-_FAULTS = "Faults and details"
-_LOGS = "Logs and metrics of a vLLM worker with LMCache"
-
-
-class OutputFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
 
 def sim(
-    host: Annotated[str, option("--host", rich_help_panel=_PORTS, help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int,
-        option(
-            "--port",
-            min=0,
-            max=65535,
-            rich_help_panel=_PORTS,
-            help="HTTP port of the first engine; the others count up. 0 takes free ones.",
-        ),
-    ] = 8100,
-    kv_port: Annotated[
-        int,
-        option(
-            "--kv-port",
-            min=0,
-            max=65535,
-            rich_help_panel=_PORTS,
-            help="KV-event port of the first engine (ZMQ PUB); 0 takes free ones.",
-        ),
-    ] = 0,
-    replay_port: Annotated[
-        int,
-        option(
-            "--replay-port",
-            min=0,
-            max=65535,
-            rich_help_panel=_PORTS,
-            help="Replay port of the first engine (ZMQ ROUTER); 0 takes free ones.",
-        ),
-    ] = 0,
-    count: Annotated[int, option("--count", min=1, max=256, help="Engines in this process.")] = 1,
-    model: Annotated[str, option("--model", rich_help_panel=_ENGINE, help="Served model name.")] = "sim",
-    tokenizer: Annotated[
-        Path | None,
-        option(
-            "--tokenizer",
-            rich_help_panel=_ENGINE,
-            help="Folder with tokenizer.json and its config. Default: a small one that comes with kvctl.",
-        ),
-    ] = None,
-    block_size: Annotated[
-        int,
-        option("--block-size", min=1, rich_help_panel=_ENGINE, help="Tokens a KV block."),
-    ] = 16,
-    num_blocks: Annotated[
-        int,
-        option("--num-blocks", min=1, rich_help_panel=_ENGINE, help="KV blocks."),
-    ] = 16384,
-    max_num_seqs: Annotated[
-        int,
-        option(
-            "--max-num-seqs",
-            min=1,
-            rich_help_panel=_ENGINE,
-            help="Sequences in a batch at most.",
-        ),
-    ] = 256,
-    max_num_batched_tokens: Annotated[
-        int,
-        option(
-            "--max-num-batched-tokens",
-            min=1,
-            rich_help_panel=_ENGINE,
-            help="Tokens a step computes at most; longer prompts take several steps.",
-        ),
-    ] = 8192,
-    max_model_len: Annotated[
-        int | None,
-        option(
-            "--max-model-len",
-            min=2,
-            rich_help_panel=_ENGINE,
-            help="Prompt and answer together. Default: 131072, or what the cache holds if that is less.",
-        ),
-    ] = None,
-    prefix_caching: Annotated[
-        bool,
-        option(
-            "--prefix-caching/--no-prefix-caching",
-            rich_help_panel=_ENGINE,
-            help="Reuse full blocks of earlier prompts.",
-        ),
-    ] = True,
-    default_output: Annotated[
-        int,
-        option(
-            "--default-output",
-            min=1,
-            rich_help_panel=_ENGINE,
-            help="Tokens of an answer when the request sets no limit.",
-        ),
-    ] = 128,
-    seed: Annotated[
-        int,
-        option(
-            "--seed",
-            min=0,
-            rich_help_panel=_ENGINE,
-            help="Of block hashes and of faults; answers depend on the prompt alone.",
-        ),
-    ] = 0,
-    timing: Annotated[
-        TimingName,
-        option(
-            "--timing",
-            rich_help_panel=_TIMING,
-            help="How long a step takes: polynomial (decode by cache use), fixed, batch (decode slows with it).",
-        ),
-    ] = TimingName.POLYNOMIAL,
-    prefill_ms: Annotated[
-        float,
-        option(
-            "--prefill-ms",
-            min=0,
-            rich_help_panel=_TIMING,
-            help="fixed: a step's prefill.",
-        ),
-    ] = 20.0,
-    decode_ms: Annotated[
-        float,
-        option("--decode-ms", min=0, rich_help_panel=_TIMING, help="fixed: a step's decode."),
-    ] = 10.0,
-    timing_param: Annotated[
-        list[str] | None,
-        option(
-            "--timing-param",
-            rich_help_panel=_TIMING,
-            metavar="NAME=VALUE",
-            help="A coefficient of polynomial or batch, e.g. decode_base=4.8. Repeatable; a wrong name lists them.",
-        ),
-    ] = None,
-    speedup: Annotated[
-        float,
-        option(
-            "--speedup",
-            min=0,
-            rich_help_panel=_TIMING,
-            help="Divides every step's time; 0 is no delay at all.",
-        ),
-    ] = 1.0,
-    slow: Annotated[
-        float,
-        option(
-            "--slow",
-            min=0.001,
-            rich_help_panel=_TIMING,
-            help="Multiplies every step's time: an engine that is slower than the others.",
-        ),
-    ] = 1.0,
-    host_blocks: Annotated[
-        int,
-        option(
-            "--host-blocks",
-            min=0,
-            rich_help_panel=_TIERS,
-            help="Blocks of host memory (L1): what the engine's own cache gives up goes there; a hit loads it back.",
-        ),
-    ] = 0,
-    disk_blocks: Annotated[
-        int,
-        option(
-            "--disk-blocks",
-            min=0,
-            rich_help_panel=_TIERS,
-            help="Blocks on disk, for what the host memory gives up.",
-        ),
-    ] = 0,
-    l2: Annotated[
-        str | None,
-        option(
-            "--l2",
-            rich_help_panel=_TIERS,
-            metavar="redis://HOST:PORT|memory",
-            help="Store that engines share (L2): a Redis, also between processes, or one of this process.",
-        ),
-    ] = None,
-    l2_ttl: Annotated[
-        float,
-        option("--l2-ttl", min=1, rich_help_panel=_TIERS, help="Seconds that a block lives in Redis."),
-    ] = 3600.0,
-    host_load_us: Annotated[
-        float,
-        option(
-            "--host-load-us",
-            min=0,
-            rich_help_panel=_TIERS,
-            help="Microseconds to load a block from host memory; --speedup and --slow scale it.",
-        ),
-    ] = 105.0,
-    disk_load_us: Annotated[
-        float,
-        option("--disk-load-us", min=0, rich_help_panel=_TIERS, help="The same from disk."),
-    ] = 420.0,
-    l2_load_us: Annotated[
-        float,
-        option("--l2-load-us", min=0, rich_help_panel=_TIERS, help="The same from the shared store."),
-    ] = 1050.0,
-    kv_events: Annotated[
-        bool,
-        option(
-            "--kv-events/--no-kv-events",
-            rich_help_panel=_FAULTS,
-            help="Publish KV events.",
-        ),
-    ] = True,
-    drop_events: Annotated[
-        float,
-        option(
-            "--drop-events",
-            min=0,
-            max=1,
-            rich_help_panel=_FAULTS,
-            help="Share of KV-event frames that is lost (replay still has them).",
-        ),
-    ] = 0.0,
-    buffer_steps: Annotated[
-        int,
-        option(
-            "--buffer-steps",
-            min=0,
-            rich_help_panel=_FAULTS,
-            help="KV-event frames kept for replay.",
-        ),
-    ] = 10_000,
-    prompt_tokens_details: Annotated[
-        bool,
-        option(
-            "--prompt-tokens-details/--no-prompt-tokens-details",
-            rich_help_panel=_FAULTS,
-            help="Report cached tokens in `usage`.",
-        ),
-    ] = True,
-    strict_reset: Annotated[
-        bool,
-        option(
-            "--strict-reset",
-            rich_help_panel=_FAULTS,
-            help="POST /reset_prefix_cache answers 409 while blocks are in use, instead of success: false.",
-        ),
-    ] = False,
-    keep_alive_timeout: Annotated[
-        float,
-        option(
-            "--keep-alive-timeout",
-            min=0,
-            rich_help_panel=_FAULTS,
-            help="Seconds after which an idle HTTP connection is closed; 0 is never.",
-        ),
-    ] = 5.0,
-    exit_with_parent: Annotated[
-        bool,
-        option(
-            "--exit-with-parent",
-            rich_help_panel=_FAULTS,
-            help="End when standard input is closed or the parent process is gone.",
-        ),
-    ] = False,
-    log_style: Annotated[
-        str | None,
-        option(
-            "--log-style",
-            rich_help_panel=_LOGS,
-            metavar="STYLE",
-            help="Stand beside LMCache, and write the log and export the metrics of that release: lmcache-0.3.14, "
-            "lmcache-0.4.3, lmcache-0.5.6 or hyperpod. Numbers are those of the engine.",
-        ),
-    ] = None,
-    fault: Annotated[
-        list[str] | None,
-        option(
-            "--fault",
-            rich_help_panel=_LOGS,
-            metavar="NAME[@N]",
-            help="What is wrong with every engine, or with engine N (from 0): init-failure, l2-down, heartbeat-lost, "
-            "none-hash-differs, registration-failed or no-lmcache-metrics. Repeatable; needs --log-style.",
-        ),
-    ] = None,
-    log_file: Annotated[
-        Path | None,
-        option(
-            "--log-file",
-            rich_help_panel=_LOGS,
-            metavar="DIR",
-            help="Folder for a log an engine (sim-0.log, …) and the LMCache controller's (controller.log); what is "
-            "there is written over. Default: the standard error.",
-        ),
-    ] = None,
-    log_timestamps: Annotated[
-        bool,
-        option(
-            "--log-timestamps",
-            rich_help_panel=_LOGS,
-            help="Begin each line with the kubelet's time, as kubectl logs --timestamps does.",
-        ),
-    ] = False,
-    heartbeat_time: Annotated[
-        float,
-        option(
-            "--heartbeat-time",
-            min=0.05,
-            max=3600,
-            rich_help_panel=_LOGS,
-            help="Seconds between two heartbeats to the controller. After three times as long it drops a worker, and "
-            "the worker gives up waiting for an answer.",
-        ),
-    ] = 10.0,
-    output: Annotated[
-        OutputFormat,
-        option("--output", "-o", help="text, or one JSON line when ready."),
-    ] = OutputFormat.TEXT,
+    host: sim_options.Host = "127.0.0.1",
+    port: sim_options.Port = 8100,
+    kv_port: sim_options.KvPort = 0,
+    replay_port: sim_options.ReplayPort = 0,
+    count: sim_options.Count = 1,
+    model: sim_options.Model = "sim",
+    tokenizer: sim_options.Tokenizer = None,
+    block_size: sim_options.BlockSize = 16,
+    num_blocks: sim_options.NumBlocks = 16384,
+    max_num_seqs: sim_options.MaxNumSeqs = 256,
+    max_num_batched_tokens: sim_options.MaxNumBatchedTokens = 8192,
+    max_model_len: sim_options.MaxModelLen = None,
+    prefix_caching: sim_options.PrefixCaching = True,
+    default_output: sim_options.DefaultOutput = 128,
+    seed: sim_options.Seed = 0,
+    timing: sim_options.Timing = TimingName.POLYNOMIAL,
+    prefill_ms: sim_options.PrefillMs = 20.0,
+    decode_ms: sim_options.DecodeMs = 10.0,
+    timing_param: sim_options.TimingParam = None,
+    speedup: sim_options.Speedup = 1.0,
+    slow: sim_options.Slow = 1.0,
+    host_blocks: sim_options.HostBlocks = 0,
+    disk_blocks: sim_options.DiskBlocks = 0,
+    l2: sim_options.L2 = None,
+    l2_ttl: sim_options.L2Ttl = 3600.0,
+    host_load_us: sim_options.HostLoadUs = 105.0,
+    disk_load_us: sim_options.DiskLoadUs = 420.0,
+    l2_load_us: sim_options.L2LoadUs = 1050.0,
+    kv_events: sim_options.KvEvents = True,
+    drop_events: sim_options.DropEvents = 0.0,
+    buffer_steps: sim_options.BufferSteps = 10_000,
+    prompt_tokens_details: sim_options.PromptTokensDetails = True,
+    strict_reset: sim_options.StrictReset = False,
+    keep_alive_timeout: sim_options.KeepAliveTimeout = 5.0,
+    exit_with_parent: sim_options.ExitWithParent = False,
+    log_style: sim_options.LogStyle = None,
+    fault: sim_options.Fault = None,
+    log_file: sim_options.LogFile = None,
+    log_timestamps: sim_options.LogTimestamps = False,
+    heartbeat_time: sim_options.HeartbeatTime = 10.0,
+    output: sim_options.Output = OutputFormat.TEXT,
     config: ConfigFile = None,
 ) -> None:
     """Run simulated engines: no GPU, vLLM's HTTP endpoints, metrics and KV events, timing of a real one.
