@@ -173,6 +173,7 @@ class Router:
 
     def worker_down(self, worker: Worker, process_gone: bool) -> None:
         self.plane.forget(worker.endpoint)
+        self.dispatcher.waiting.poke()
         if process_gone:
             self.core.engine_gone(worker)
             if self.lmcache is not None:
@@ -182,6 +183,7 @@ class Router:
         self.feed.unfollow(worker)
         self.plane.forget(worker.endpoint)
         self.core.retire(worker)
+        self.dispatcher.waiting.poke()
         if self.lmcache is not None:
             self.lmcache.fleet_changed()
         if self.shadows is not None:

@@ -142,6 +142,7 @@ class AdminApp:
         worker = self._find(request)
         worker.draining = draining
         self.core.fleet.changed()
+        self.dispatcher.waiting.poke()
         return _json(self._worker(worker))
 
     def _find(self, request: Request) -> Worker:

@@ -154,3 +154,49 @@ def test_raising_a_threshold_lets_those_who_wait_in(router: RunningRouter) -> No
         assert router.control.post("/busy-thresholds", json={"decode_blocks": 1.0}).status_code == 200
         asked.thread.join(20)
         assert done == ["a"]
+
+
+def test_those_who_wait_for_a_worker_that_is_removed_are_refused_at_once(router: RunningRouter) -> None:
+    done: list[str] = []
+    with running_stream(router):
+        asked = Asked(router, done, "a")
+        router.wait("it waits", lambda: waiting(router) == 1)
+        assert router.control.delete("/workers/w").status_code == 200
+        asked.thread.join(10)
+        assert asked.answer is not None
+        assert asked.answer.status_code == 503
+    router.wait("the load is given back", lambda: router.get("/loads")["open_bookings"] == 0)
+
+
+def test_those_who_wait_are_served_by_a_worker_that_drains_no_longer(one: SimFleet, sims: SimFleet) -> None:
+    done: list[str] = []
+    workers = [f"{one.engines[0].url},id=w", f"{sims.engines[0].url},id=v"]
+    options = [part for worker in workers for part in ("--worker", worker)]
+    with running_router("--active-decode-blocks-threshold", "0", "--queue-limit", "2", *options) as router:
+        assert router.control.post("/workers/v/drain").status_code == 200
+        with running_stream(router):
+            asked = Asked(router, done, "a")
+            router.wait("it waits", lambda: waiting(router) == 1)
+            assert router.control.post("/workers/v/undrain").status_code == 200
+            asked.thread.join(10)
+            assert asked.answer is not None
+            assert asked.answer.headers["x-kvctl-worker"] == "v"
+
+
+def test_those_who_wait_for_one_worker_hold_up_nobody_else(one: SimFleet, sims: SimFleet) -> None:
+    done: list[str] = []
+    workers = [f"{one.engines[0].url},id=w", f"{sims.engines[0].url},id=v"]
+    options = [part for worker in workers for part in ("--worker", worker)]
+    limits = ("--active-decode-blocks-threshold", "0", "--queue-limit", "9")
+    with running_router(*limits, "--session-affinity-ttl", "60", *options) as router:
+        with running_stream(router, x_kvctl_worker="w"):
+            pinned = [
+                Asked(router, done, f"p{number}", x_kvctl_worker="w", x_session_id=f"s{number}") for number in range(4)
+            ]
+            router.wait("they wait", lambda: waiting(router) == 4)
+            other = Asked(router, done, "other", x_session_id="t")
+            other.thread.join(10)
+            assert done == ["other"]
+        for asked in pinned:
+            asked.thread.join(20)
+        assert len(done) == 5
