@@ -287,3 +287,34 @@ def test_without_assumed_reuse_a_live_prefix_counts_again() -> None:
     made.book(made.decide(first, "kv", 0.0), first, 0.0)
     rows = made.candidates(request(made, tokens(1, 2, 3, 4)), 0.0)
     assert (rows.decode_blocks.tolist(), rows.new_blocks.tolist()) == ([4], [4])
+
+
+def test_what_was_learned_of_an_engines_pace_outlives_its_cache_and_not_the_engine() -> None:
+    made = core("a", policies=PolicySettings(kv_cost="time"))
+    worker, timing = made.fleet.workers["a"], made.timing
+    assert timing is not None
+    before = timing.prefill_seconds(worker.slots[0], 1000)
+    for _ in range(20):
+        timing.saw_prefill(worker.slots[0], 1000, 10 * before)
+    learned = timing.prefill_seconds(worker.slots[0], 1000)
+    assert learned > 5 * before
+    made.forget(worker)
+    made.reset()
+    assert timing.prefill_seconds(worker.slots[0], 1000) == learned
+    made.engine_gone(worker)
+    assert timing.prefill_seconds(worker.slots[0], 1000) == before
+
+
+def test_prefixaware_remembers_nothing_of_a_worker_whose_slot_another_has_now() -> None:
+    made = core("a")
+    ids = tokens(1, 2, 3)
+    asked = request(made, ids)
+    running = made.book(made.decide(asked, "prefixaware", 0.0), asked, 0.0)
+    gone = made.fleet.remove("a")
+    assert gone is not None
+    made.retire(gone)
+    running.release()
+    made.reclaim()
+    newcomer = add(made, "b")
+    assert newcomer.slots == gone.slots
+    assert ask(made, ids, mode="prefixaware").terms[0].values.tolist() == [0.0]
