@@ -49,13 +49,13 @@ class PrefillQueues:
         if expected_s > 0:
             self._expected[slot] += expected_s
             self._timed += 1
-        if len(entries) == 1:
+        if self._timed and len(entries) == 1:
             self._anchor(slot, now)
         return ticket
 
     def remove(self, slot: int, ticket: int, now: float) -> None:
         entries = self._entries[slot]
-        was_anchor = next(iter(entries)) == ticket
+        was_anchor = self._timed and next(iter(entries)) == ticket
         tokens, expected_s = entries.pop(ticket)
         self.tokens[slot] -= tokens
         if expected_s > 0:
@@ -75,11 +75,12 @@ class PrefillQueues:
 
     def seconds(self, slots: IntArray, now: float) -> FloatArray:
         """Expected seconds until what waits on each of `slots` is computed."""
-        elapsed = np.where(self.tokens[slots] > 0, np.maximum(now - self._since[slots], 0.0), 0.0)
+        elapsed = np.where(self._rate[slots] > 0, np.maximum(now - self._since[slots], 0.0), 0.0)
         left: FloatArray = np.maximum(self._expected[slots] - elapsed, 0.0)
         return left
 
     def _anchor(self, slot: int, now: float) -> None:
+        """The oldest entry's time starts. Not needed while no entry anywhere has an expected time: all rates are 0."""
         tokens, expected_s = next(iter(self._entries[slot].values()), (0, 0.0))
         self._rate[slot] = tokens / expected_s if expected_s > 0 else 0.0
         self._since[slot] = now
