@@ -18,9 +18,13 @@ def decision_report(decision: dict[str, Any]) -> None:
         f"{escape(decision['model'] or '-')}: [bold]{escape(winner['worker'])}[/bold] (dp rank {winner['dp_rank']}), "
         f"because of {decision['reason'].replace('_', ' ')}"
     )
+    read = bool(decision["prompt_tokens"])
+    prompt = f"prompt {decision['prompt_tokens']} tokens in blocks of {decision['block_size']}; predicted cached "
+    prompt += str(decision["predicted_cached_tokens"])
+    if not read:
+        prompt = "prompt not read: this mode does not look at blocks"
     console.print(
-        f"prompt {decision['prompt_tokens']} tokens in blocks of {decision['block_size']}; predicted cached "
-        f"{decision['predicted_cached_tokens']}, engine reported {_or_dash(decision['engine_cached_tokens'])}; "
+        f"{prompt}, engine reported {_or_dash(decision['engine_cached_tokens'])} cached; "
         f"decided in {decision['decide_us']:.0f} µs"
     )
     if decision["degraded"]:
@@ -28,7 +32,7 @@ def decision_report(decision: dict[str, Any]) -> None:
     candidates = decision["candidates"]
     terms = [term["name"] for term in candidates[0]["terms"]] if candidates else []
     units = [term["unit"] for term in candidates[0]["terms"]] if candidates else []
-    cost_unit = units[-1] if units else "nothing"
+    cost_unit = units[-1] if units else ""
     barred = any(not candidate["eligible"] for candidate in candidates)
     ranked = any(candidate["dp_rank"] for candidate in candidates)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -49,8 +53,8 @@ def decision_report(decision: dict[str, Any]) -> None:
         table.add_row(
             "→" if mine else "",
             escape(candidate["worker"]) + (f"/{candidate['dp_rank']}" if ranked else ""),
-            str(sum(overlap.values())),
-            str(load["prefill_tokens"]),
+            _held(overlap) if read else "-",
+            str(load["prefill_tokens"]) if read else "-",
             str(load["decode_blocks"]),
             str(load["active_requests"]),
             *(f"{term['value']:.1f}" for term in candidate["terms"]),
@@ -61,8 +65,15 @@ def decision_report(decision: dict[str, Any]) -> None:
     console.print(table)
     console.print(
         f"[dim]held: its blocks cached there · to compute: prompt tokens, with those queued · live: blocks of running "
-        f"requests, with its own · cost in {escape(cost_unit)}[/dim]"
+        f"requests, with its own{f' · cost in {escape(cost_unit)}' if units else ''}[/dim]"
     )
+
+
+def _held(overlap: dict[str, int]) -> str:
+    """`38`, or with slower tiers `30 + 8 host`."""
+    slower = [f"{blocks} {tier}" for tier, blocks in overlap.items() if tier != "device" and blocks]
+    parts = [str(overlap["device"])] if overlap["device"] or not slower else []
+    return " + ".join(parts + slower)
 
 
 def _adds_up(candidates: list[dict[str, Any]]) -> bool:

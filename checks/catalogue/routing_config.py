@@ -18,6 +18,7 @@ from checks.model import (
     Finding,
     Group,
     Reason,
+    Stack,
     Status,
     failed,
     passed,
@@ -33,11 +34,19 @@ from checks.snapshot import Member, Snapshot, configured_mode, strategy_name
 def routing_enabled(snapshot: Snapshot) -> Iterator[Finding]:
     effective, wanted = snapshot.strategy, strategy_name(snapshot.expectations.strategy)
     evidence = [endpoint.shows("spec.intelligentRoutingSpec.enabled") for endpoint in endpoints(snapshot)[:3]]
-    evidence += [args(router, "--routing-logic", "--router-mode") for router in snapshot.routers[:3]]
+    own = snapshot.stack is Stack.KVCTL
+    flags = ("--router-mode",) if own else ("--routing-logic", "--router-mode")
+    evidence += [args(router, *flags) for router in snapshot.routers[:3]]
+    hint = ""
+    if own:
+        hint = f"restart `kvctl serve` with --router-mode {shown(wanted)}"
+    elif not endpoints(snapshot):
+        hint = f"start the router with --routing-logic {shown(wanted)}"
     if wanted and not effective:
-        yield failed(f"{shown(wanted)} is expected, but routing is not enabled anywhere", FLEET, *evidence)
+        yield failed(f"{shown(wanted)} is expected, but routing is not enabled anywhere", FLEET, *evidence, hint=hint)
     elif wanted and wanted != effective:
-        yield failed(f"{shown(wanted)} is expected, the strategy is {shown(effective)}", FLEET, *evidence)
+        message = f"{shown(wanted)} is expected, the strategy is {shown(effective)}"
+        yield failed(message, FLEET, *evidence, hint=hint)
     elif effective:
         yield passed(f"the strategy is {shown(effective)}", FLEET, *evidence)
     else:
@@ -205,8 +214,8 @@ CHECKS: tuple[Check, ...] = (
         "--expect-strategy",
         rule="Fails where --expect-strategy is given and the effective strategy differs or there is none. Without "
         "it: passes and names the strategy, or is skipped where none can be seen.",
-        hint="delete the resource and create it again with enabled: true: HyperPod accepts intelligentRoutingSpec "
-        "only on a new one",
+        hint="HyperPod: delete the resource and create it again with enabled: true, as it accepts "
+        "intelligentRoutingSpec only on a new one; elsewhere start the router with the strategy",
         run=routing_enabled,
     ),
     Check(

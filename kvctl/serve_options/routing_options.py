@@ -271,7 +271,6 @@ KvawareThreshold = Annotated[
     int,
     option(
         "--kvaware-threshold",
-        "--kv-aware-threshold",
         rich_help_panel=_MODES,
         help="kvaware: tokens of the prompt that may be missing from a hit.",
     ),

@@ -54,6 +54,16 @@ def test_terms_that_are_compared_one_after_the_other_are_not_shown_as_a_sum(caps
     assert "cost in requests" in shown
 
 
-def test_a_mode_without_terms_has_a_cost_in_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    decision_report(decision([], 0.0, mode="random"))
-    assert "cost in nothing" in capsys.readouterr().out
+def test_a_mode_that_looks_at_nothing_claims_nothing_of_the_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    decision_report(decision([], 0.0, mode="random", prompt_tokens=0, predicted_cached_tokens=0))
+    shown = capsys.readouterr().out
+    assert "prompt not read: this mode does not look at blocks" in shown
+    assert "predicted" not in shown
+    assert "cost in" not in shown
+
+
+def test_blocks_of_slower_tiers_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    row = decision([("prefill", 2.0, "blocks")], 2.0)
+    row["candidates"][0]["overlap"] = {"device": 30, "host": 8, "disk": 0, "shared": 4}
+    decision_report(row)
+    assert "30 + 8 host + 4 shared" in capsys.readouterr().out
