@@ -34,7 +34,7 @@ from checks.snapshot import Expectations
 from checks.sources import files
 from checks.sources.connection import Interrupted, SourceError
 from checks.sources.deadline import SIGNALS
-from checks.sources.recording import RecordingError
+from checks.sources.recording import RecordingError, must_be_unused
 from checks.sources.tape import Tape
 from checks.suppress import SuppressionError, Suppressions, parse, read
 from checks.verdict import Severity, exit_code
@@ -149,6 +149,11 @@ def check_sources(request: CollectRequest, *, record: Path | None, replay: Path 
         raise Problem(f"--replay judges a recording and contacts nothing: leave out {other}")
     if record is not None and wait_s is not None:
         raise Problem("--record keeps one run: leave out --wait")
+    if record is not None:
+        try:
+            must_be_unused(record)
+        except RecordingError as error:
+            raise Problem(str(error)) from None
 
 
 def run(

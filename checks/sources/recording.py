@@ -53,6 +53,12 @@ class RecordingError(ValueError):
     """A recording cannot be written or read; the message names the file and says what to do."""
 
 
+def must_be_unused(directory: Path) -> None:
+    """Raises RecordingError where DIR is a file or holds something: nothing is written over."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise RecordingError(f"{directory} is not an empty folder; name a new one for the recording")
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """manifest.json. Unknown keys are left alone."""
 
@@ -94,8 +100,7 @@ class Writer:
     def open(cls, directory: Path, *, options: Mapping[str, Any], version: str) -> Self:
         """Raises RecordingError where DIR is not empty or cannot be made."""
         directory = Path(os.path.abspath(directory))  # noqa: PTH100
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise RecordingError(f"{directory} is not an empty folder; name a new one for the recording")
+        must_be_unused(directory)
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
