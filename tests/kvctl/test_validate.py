@@ -259,3 +259,11 @@ def test_a_router_that_does_not_answer_is_one_line_with_exit_code_3(kvctl: Run) 
     done = kvctl("--router", f"http://127.0.0.1:{free_port()}", "--timeout", "20s")
     assert done.returncode == 3, done.stdout
     assert "127.0.0.1" in one_line(done.stderr)
+
+
+def test_a_used_folder_for_a_recording_is_refused_before_a_system_is_started(kvctl: Run, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("mine")
+    done = kvctl("--sim", "2", "--record", str(tmp_path))
+    assert done.returncode == 2
+    assert "is not an empty folder" in one_line(done.stderr)
+    assert (tmp_path / "kept").read_text() == "mine"
