@@ -42,7 +42,6 @@ OF_SYSTEM = (NO_KV_EVENTS, ROUTER_RANDOM)
 WHOLE_MODE = "kvaware"
 """Of the router where it has no fault, and what is expected of it: the mode that LMCache's controller belongs to."""
 NEWEST_STYLE = "lmcache-0.5.6"
-MAX_ENGINES = 16
 HEARTBEAT_S = 0.35
 SETTLE_S = 5.5
 """From the engines' start to the reading: what is wrong with heartbeats or pings shows three times by then."""

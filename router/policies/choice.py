@@ -63,7 +63,7 @@ def chosen(cost: FloatArray, eligible: BoolArray, temperature: float, rng: rando
 
 @dataclass(frozen=True, slots=True)
 class LoadBound:
-    """No row is given more than max(floor, ceil(factor * (all in flight + 1) / eligible rows)) requests in flight.
+    """Nobody is given more than max(floor, ceil(factor * (all in flight + 1) / candidates)) requests in flight.
 
     So one prefix that every request shares cannot sink one worker: what is above the bound goes to the cheapest of the
     others, which then hold the prefix too. Source of the idea: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing
@@ -73,11 +73,15 @@ class LoadBound:
     factor: float = 1.25
     floor: int = 4
 
+    def most(self, in_flight: int, candidates: int) -> int:
+        """Requests in flight at which one of so many candidates gets no more; always above their mean."""
+        return max(self.floor, math.ceil(self.factor * (in_flight + 1) / candidates))
+
     def below(self, candidates: Candidates) -> BoolArray:
         """The eligible rows that may be given one more request, shape (n,); never none: the bound is above the mean."""
         eligible = candidates.eligible
         active = candidates.active_requests
-        most = max(self.floor, math.ceil(self.factor * (int(active[eligible].sum()) + 1) / int(eligible.sum())))
+        most = self.most(int(active[eligible].sum()), int(eligible.sum()))
         below: BoolArray = eligible & (active < most)
         return below
 

@@ -15,7 +15,7 @@ import random
 import numpy as np
 
 from router.model import Candidates, Decision, IntArray, Need, Reason, RouteRequest, Term
-from router.policies.choice import by_active_requests, eligible_rows, lowest
+from router.policies.choice import LoadBound, by_active_requests, eligible_rows, lowest
 from router.prefix.predict import Predictions
 
 _REMEMBERED_S = 1e6
@@ -26,7 +26,7 @@ class PrefixAware:
     needs = frozenset({Need.LOAD, Need.BLOCKS})
 
     def __init__(self, limit: int = 1_000_000, balance_factor: float = 1.25, min_match_tokens: int = 0) -> None:
-        self.balance_factor = balance_factor
+        self.bound = LoadBound(balance_factor, floor=1)
         self.min_match_tokens = min_match_tokens
         self._known = Predictions(ttl=_REMEMBERED_S, limit=limit)
 
@@ -39,9 +39,7 @@ class PrefixAware:
         depth = self._depths(request, candidates)
         deep = depth[rows]
         tokens = deep * np.maximum(candidates.block_size[rows], 1)
-        active = candidates.active_requests[rows]
-        most = self.balance_factor * (float(active.sum()) + 1) / len(rows)
-        worth = (deep > 0) & (tokens >= self.min_match_tokens) & (active < most)
+        worth = (deep > 0) & (tokens >= self.min_match_tokens) & self.bound.below(candidates)[rows]
         if worth.any():
             best = deep[worth].max()
             winner, _tied = lowest(candidates.active_requests, rows[worth & (deep == best)], rng)

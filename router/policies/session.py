@@ -9,14 +9,13 @@ Without a session the least loaded worker serves, and the decision says `no_sess
 
 from __future__ import annotations
 
-import math
 import random
 from hashlib import blake2b
 
 import numpy as np
 
 from router.model import Candidates, Decision, Degraded, IntArray, Need, Reason, RouteRequest
-from router.policies.choice import by_active_requests, eligible_rows, lowest
+from router.policies.choice import LoadBound, by_active_requests, eligible_rows, lowest
 
 _PLACES = 128
 
@@ -46,7 +45,7 @@ class Session:
     needs = frozenset({Need.LOAD})
 
     def __init__(self, balance_factor: float = 1.25) -> None:
-        self.balance_factor = balance_factor
+        self.bound = LoadBound(balance_factor, floor=1)
         self._ring = HashRing(())
 
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
@@ -66,7 +65,7 @@ class Session:
         numbers = self._ring.number[rows]
         active = np.bincount(numbers, weights=candidates.active_requests[rows])
         usable = set(numbers.tolist())
-        most = math.ceil(self.balance_factor * (float(active.sum()) + 1) / len(usable))
+        most = self.bound.most(int(active.sum()), len(usable))
         for number in self._ring.walk(session):
             if number in usable and active[number] < most:
                 mine = rows[numbers == number]
