@@ -1,4 +1,4 @@
-"""The nouns of a workload: what is sent, when, and in which slice of the experiment. Pure data.
+"""The nouns of a workload: what is sent, when or after which answer, and in which slice of the experiment. Pure data.
 
 A workload is materialised once and hashed; every arm replays the same one. Its requests are dealt into slices: slice
 `i` is sent in round `i` of the experiment, by every arm. Sessions are never cut by a slice. Times are seconds from
@@ -11,17 +11,52 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
 
 from bench.workload.tokens import Piece, PieceText, Tokens, Vocabulary
+
+_FURTHER = 0xFFFFFFFF
+"""Marks what follows a plain request in the canonical encoding; no id is as long."""
 
 
 class WorkloadError(Exception):
     """The workload cannot be made or read. The message names what to change, for a file with line and field."""
 
 
+class Role(StrEnum):
+    """Who says a piece of a prompt, for the chat and responses APIs."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `at`: seconds from the slice's start to the intended send; `group`: who shares its first prefix."""
+    """One request of a schedule.
+
+    Args:
+        id: unique in its slice.
+        session: the conversation it belongs to.
+        turn: its place in the session, from 0.
+        group: who shares its first prefix.
+        slice: which slice of the experiment it belongs to.
+        at: seconds from the slice's start to the intended send. With `after`: when that would be if answers took no
+            time, which orders and describes the schedule; the send itself waits.
+        output_len: tokens of the answer.
+        pieces: the prompt.
+        after: id of an earlier request of the same slice. This one is then intended for `think` seconds after the end
+            of that one's answer, and its lag counts from there. If that one fails, a request of the same session is
+            not sent and counts as failed; one of another session (a user of a closed loop) goes on.
+        think: seconds, see `after`.
+        roles: one a piece; empty: one user message. Neighbours of one role are one message.
+        priority: goes into the body.
+        headers: further request headers, (name, value).
+        abort_after: content chunks after which the client hangs up. Such a request is aborted, not failed.
+        body: a JSON object merged over the body that the client makes (what a batch file says).
+    """
 
     id: str
     session: str
@@ -31,6 +66,21 @@ class Request:
     at: float
     output_len: int
     pieces: tuple[Piece, ...]
+    after: str | None = None
+    think: float = 0.0
+    roles: tuple[Role, ...] = ()
+    priority: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    abort_after: int | None = None
+    body: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.roles and len(self.roles) != len(self.pieces):
+            raise WorkloadError(f"request {self.id}: {len(self.roles)} roles for {len(self.pieces)} pieces")
+        if self.abort_after is not None and self.abort_after < 1:
+            raise WorkloadError(f"request {self.id}: abort_after {self.abort_after}: at least 1 chunk wanted")
+        if self.think < 0:
+            raise WorkloadError(f"request {self.id}: think {self.think}: seconds from 0 wanted")
 
     @property
     def prompt_len(self) -> int:
@@ -42,6 +92,7 @@ class Workload:
     """Requests in the order (slice, at), and how they came to be.
 
     `facts` are the numbers a reader needs to repeat it (seed, speed-up, jitter cell), `notes` are sentences for him.
+    `users`: of a closed loop; None if the schedule does not wait for a free user.
     """
 
     name: str
@@ -50,10 +101,18 @@ class Workload:
     vocabulary: Vocabulary
     facts: dict[str, object] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    users: int | None = None
     _sha256: str | None = None
 
     def of_slice(self, index: int) -> list[Request]:
         return [request for request in self.requests if request.slice == index]
+
+    @property
+    def loop(self) -> str:
+        """How arrivals depend on answers: `open`, `partly open` (later turns wait for their answers) or `closed`."""
+        if self.users is not None:
+            return "closed"
+        return "partly open" if any(request.after is not None for request in self.requests) else "open"
 
     def tokens(self, request: Request) -> Tokens:
         return PieceText(self.vocabulary).tokens(request.pieces)
@@ -80,7 +139,41 @@ def encode_request(request: Request, text: PieceText) -> bytes:
     numbers = (request.turn, request.slice, round(request.at * 1e6), request.output_len, len(tokens))
     parts.append(struct.pack("<IIQII", *numbers))
     parts.append(tokens.astype("<u4").tobytes())
+    further = _further(request)
+    if further:
+        raw = msgspec.json.encode(further)
+        parts.append(struct.pack("<II", _FURTHER, len(raw)) + raw)
     return b"".join(parts)
+
+
+def _further(request: Request) -> list[object]:
+    """What a request has beyond a prompt at a time; empty for a plain one."""
+    texts = [piece.text for piece in request.pieces]
+    body = request.body.decode() if request.body is not None else None
+    further: list[object] = [
+        request.after, round(request.think * 1e6), request.roles, request.priority, request.headers,
+        request.abort_after, body, texts if any(text is not None for text in texts) else None,
+    ]  # fmt: skip
+    return further if any(further[i] for i in (0, 1, 2, 4, 5)) or any(further[i] is not None for i in (3, 6, 7)) else []
+
+
+def chains(requests: Sequence[Request]) -> dict[str, list[int]]:
+    """Id -> the indices of the requests that wait for it. `requests`: of one slice, in order.
+
+    Raises:
+        WorkloadError: an id appears twice, or `after` names no earlier request.
+    """
+    waiting: dict[str, list[int]] = {}
+    seen: set[str] = set()
+    for index, request in enumerate(requests):
+        if request.after is not None:
+            if request.after not in seen:
+                raise WorkloadError(f"request {request.id}: after {request.after!r}: no earlier request of its slice")
+            waiting.setdefault(request.after, []).append(index)
+        if request.id in seen:
+            raise WorkloadError(f"request {request.id}: the id appears twice in slice {request.slice}")
+        seen.add(request.id)
+    return waiting
 
 
 def deal_sessions(sizes: Sequence[int], slices: int, order: Sequence[int]) -> list[int]:

@@ -23,10 +23,15 @@ _MUL_B = np.uint64(0x94D049BB133111EB)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`length` ids of the stream of `key`."""
+    """`length` ids of the stream of `key`.
+
+    `text`: what it says, where a data set gives words and not ids; `length` is then their number of tokens as far as it
+    is known, and the ids stand for the text only where prefixes are compared.
+    """
 
     key: int
     length: int
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
