@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvctl import __version__
+from kvctl import __version__, bench_workload
 from kvctl.errors import INCONCLUSIVE, UNREACHABLE, Problem
 from kvctl.options import ConfigFile, option
 
@@ -21,6 +21,7 @@ _DESIGN = "Design and verdict"
 
 
 def bench(
+    ctx: typer.Context,
     modes: Annotated[
         str,
         option(
@@ -218,6 +219,8 @@ def bench(
 
       kvctl bench --url ours=http://127.0.0.1:8000 --url theirs=http://127.0.0.1:8100
     """
+    if ctx.invoked_subcommand is not None:
+        return
     if output not in ("table", "json"):
         raise Problem(f"-o must be table or json, not '{output}'")
     if url and worker:
@@ -312,3 +315,8 @@ def _body(text: str | None) -> dict[str, object]:
         return msgspec.json.decode(text, type=dict[str, object])
     except msgspec.DecodeError as error:
         raise Problem(f"--body is not a JSON object: {error}") from None
+
+
+group = typer.Typer(invoke_without_command=True)
+group.callback()(bench)
+group.add_typer(bench_workload.group, name="workload")

@@ -58,7 +58,7 @@ COMMANDS = {
     "sim": "kvctl.sim",
     "explain": "kvctl.explain",
 }
-"""Each command and the module with the function of its name."""
+"""Each command and the module with the function of its name, or with the `group` that holds it and its subcommands."""
 
 
 def _register() -> None:
@@ -66,7 +66,11 @@ def _register() -> None:
     asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     names = [asked] if asked in COMMANDS and "_KVCTL_COMPLETE" not in os.environ else list(COMMANDS)
     for name in names:
-        app.command(name)(vars(import_module(COMMANDS[name]))[name])
+        module = vars(import_module(COMMANDS[name]))
+        if "group" in module:
+            app.add_typer(module["group"], name=name)
+        else:
+            app.command(name)(module[name])
 
 
 def _say(text: str) -> None:
