@@ -87,12 +87,30 @@ class Request:
         return sum(piece.length for piece in self.pieces)
 
 
+class Deed(StrEnum):
+    """What happens to an engine: `kill` is SIGKILL, `start` brings it back, empty, at the same ports."""
+
+    KILL = "kill"
+    START = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetAction:
+    """Something done to engine number `worker` (from 0), `at` seconds after the start of every block."""
+
+    at: float
+    deed: Deed
+    worker: int
+
+
 @dataclass(slots=True)
 class Workload:
     """Requests in the order (slice, at), and how they came to be.
 
     `facts` are the numbers a reader needs to repeat it (seed, speed-up, jitter cell), `notes` are sentences for him.
-    `users`: of a closed loop; None if the schedule does not wait for a free user.
+    `users`: of a closed loop; None if the schedule does not wait for a free user. `actions`: done to the engines in
+    every block, in the order of time; only possible with engines that this program started. `engine`: options that
+    simulated engines need for the workload to mean something (`num_blocks`, `lora`), as `kvctl sim` spells them.
     """
 
     name: str
@@ -102,6 +120,8 @@ class Workload:
     facts: dict[str, object] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     users: int | None = None
+    actions: tuple[FleetAction, ...] = ()
+    engine: dict[str, int | list[str]] = field(default_factory=dict)
     _sha256: str | None = None
 
     def of_slice(self, index: int) -> list[Request]:
@@ -125,6 +145,9 @@ class Workload:
             text = PieceText(self.vocabulary)
             for request in self.requests:
                 digest.update(encode_request(request, text))
+            if self.actions:
+                done = [(round(action.at * 1e6), action.deed, action.worker) for action in self.actions]
+                digest.update(b"actions" + msgspec.json.encode(done))
             self._sha256 = digest.hexdigest()
         return self._sha256
 
