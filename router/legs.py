@@ -44,6 +44,7 @@ class RoutedLeg:
         "request",
         "upstream_lines",
         "watch",
+        "without",
         "worker",
     )
 
@@ -61,6 +62,7 @@ class RoutedLeg:
         upstream_lines: bytes,
         watch: bool,
         counts: bool = False,
+        without: tuple[bytes, ...] = (),
     ) -> None:
         self._owner = owner
         self._clock = clock
@@ -76,6 +78,7 @@ class RoutedLeg:
         self.placed = clock()
         self.head_lines = head_lines
         self.upstream_lines = upstream_lines
+        self.without = without
         self.watch = watch
 
     def first_token(self) -> None:

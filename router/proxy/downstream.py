@@ -16,6 +16,7 @@ from router.proxy.errors import BadChunk, BadRequest, BodyTooLarge, error_answer
 from router.proxy.heads import CHUNKED, RequestHead, read_request
 from router.proxy.interface import Answer, Inbound, Outcome
 from router.proxy.relay import Exchange
+from router.proxy.request_ids import given
 from router.proxy.sockets import keep_alive, reset
 from router.proxy.sweeper import NEVER
 
@@ -332,10 +333,15 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, answer: Answer) -> None:
         """Answer and end the connection. The client may still be sending: closing now could cost it the answer."""
         self._plane.stats.bad_requests += 1
-        bodiless = self._head is not None and self._head.verb == b"HEAD"
+        head = self._head
+        bodiless = head is not None and head.verb == b"HEAD"
+        request_id = (given(head.headers) if head is not None else "") or self._plane.ids.new()
+        if self._plane.journal is not None:
+            method, path = (head.method, head.path) if head is not None else ("", "")
+            self._plane.journal.refused(self._peer, method, path, request_id, answer)
         self._forget_request()
         self._done = True
-        self.answer(answer, keep=False, http11=True, bodiless=bodiless)
+        self.answer(answer, False, True, bodiless, b"x-request-id: %b\r\n" % request_id.encode())
         if self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()
             self._resume_reading()

@@ -182,6 +182,12 @@ def _read_headers(head: RequestHead, fields: Iterable[tuple[bytes, bytes]]) -> N
     head.lines = lines
 
 
+def without_headers(lines: bytes, names: tuple[bytes, ...]) -> bytes:
+    """Lines for the engine (names in lower case) less the headers of those names."""
+    dropped = tuple(name + b":" for name in names)
+    return b"".join(line for line in lines.splitlines(keepends=True) if not line.startswith(dropped))
+
+
 def _end_to_end(name: bytes, named: set[bytes]) -> bool:
     return name not in _NOT_FOR_ENGINE and name not in named and not name.startswith(b"proxy-")
 

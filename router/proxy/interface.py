@@ -39,6 +39,10 @@ class Inbound:
     http11: bool
     arrived: float
     client: str = ""
+    request_id: str = ""
+    """As the dispatcher knows it; empty until it has read the headers."""
+    record: Record | None = None
+    """Only while somebody keeps a journal."""
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header without white space around it, or None. `name` in lower case."""
@@ -94,6 +98,8 @@ class Leg(Protocol):
     plane's own answer when the leg fails for good. An `x-request-id` here replaces the engine's."""
     upstream_lines: bytes = b""
     """Extra lines for the request head that the engine gets, each ending in CRLF (`x-request-id`, where absent)."""
+    without: tuple[bytes, ...] = ()
+    """Names in lower case of the client's headers that the engine does not get."""
     watch: bool
     """Whether the answer carries tokens: look for the first one and for `usage`."""
     counts: bool = False
@@ -126,6 +132,37 @@ class Dispatcher(Protocol):
 
     def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
         """After a leg that ended before the first byte of the answer's body: another leg, or the error to answer."""
+        ...
+
+
+class Record(Protocol):
+    """What the plane notes of one request. Times are the loop's clock, 0 where it never came to that.
+
+    `leg`: the last one, `legs`: how many; `status`: what the client got, 0 for nothing; `outcome`: how the last leg
+    ended, None where there was none and the router answered itself; `sent`: the request went to the engine; `began`:
+    the first bytes of the answer's body went to the client; `bytes_out`: bytes of bodies passed on or answered.
+    """
+
+    leg: Leg | None
+    legs: int
+    status: int
+    outcome: Outcome | None
+    sent: float
+    began: float
+    bytes_out: int
+
+
+class Journal(Protocol):
+    """Who follows requests from beginning to end: the access log, traces, the limits of callers."""
+
+    def begin(self, inbound: Inbound) -> Record: ...
+
+    def end(self, inbound: Inbound, record: Record) -> None:
+        """The request is over, whatever became of it. Called once for each `begin`."""
+        ...
+
+    def refused(self, client: str, method: str, path: str, request_id: str, answer: Answer) -> None:
+        """The plane refused what a client sent before it was a request. Method and path may be empty."""
         ...
 
 

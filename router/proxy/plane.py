@@ -10,7 +10,8 @@ import logging
 from typing import Protocol
 
 from router.proxy.downstream import ClientConnection
-from router.proxy.interface import Dispatcher, Endpoint, Limits, Outcome, PlaneStats, Timeouts
+from router.proxy.interface import Dispatcher, Endpoint, Journal, Limits, Outcome, PlaneStats, Timeouts
+from router.proxy.request_ids import RequestIds
 from router.proxy.sweeper import Sweeper
 from router.proxy.upstream import EnginePool
 
@@ -29,6 +30,8 @@ class Plane(Protocol):
     timeouts: Timeouts
     limits: Limits
     stats: PlaneStats
+    journal: Journal | None
+    ids: RequestIds
     draining: bool
     stopped: bool
 
@@ -41,8 +44,17 @@ class Plane(Protocol):
 class DataPlane:
     """An HTTP/1.1 reverse proxy whose every request is placed by a `Dispatcher`. Belongs to one event loop."""
 
-    def __init__(self, dispatcher: Dispatcher, timeouts: Timeouts, limits: Limits, stats: PlaneStats) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        timeouts: Timeouts,
+        limits: Limits,
+        stats: PlaneStats,
+        journal: Journal | None = None,
+    ) -> None:
         self.dispatcher = dispatcher
+        self.journal = journal
+        self.ids = RequestIds()
         self.timeouts = timeouts
         self.limits = limits
         self.stats = stats

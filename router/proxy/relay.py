@@ -13,8 +13,9 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
 from router.proxy.errors import error_answer, gateway_answer, internal_answer
-from router.proxy.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead
-from router.proxy.interface import Answer, Inbound, Leg, Outcome
+from router.proxy.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, without_headers
+from router.proxy.interface import Answer, Inbound, Leg, Outcome, Record
+from router.proxy.request_ids import given
 from router.proxy.sse import Watcher, watch
 from router.proxy.upstream import EngineConnection, EnginePool
 
@@ -43,6 +44,7 @@ class Exchange:
         "_leg",
         "_legs",
         "_plane",
+        "_record",
         "_status",
         "_task",
         "_watcher",
@@ -67,10 +69,14 @@ class Exchange:
         self._framed = True
         self._keep = False
         self._status = 0
+        self._record: Record | None = None
 
     # Where it goes.
 
     def start(self) -> None:
+        journal = self._plane.journal
+        if journal is not None:
+            self._record = self.inbound.record = journal.begin(self.inbound)
         try:
             result = self._plane.dispatcher.dispatch(self.inbound)
         except Exception:
@@ -105,6 +111,10 @@ class Exchange:
             self._end_leg(Outcome.CLIENT_GONE)
             return
         self._legs += 1
+        record = self._record
+        if record is not None:
+            record.leg = result
+            record.legs += 1
         self.wants_payload = result.watch or not self._head.http11
         self._connection = self._plane.pool(result.endpoint).send(self)
 
@@ -112,7 +122,9 @@ class Exchange:
         """Head and body for the engine behind `pool`."""
         leg, head, body = self._leg, self._head, self.inbound.body
         assert leg is not None
-        lines = head.lines + leg.upstream_lines
+        if self._record is not None:
+            self._record.sent = self._plane.loop.time()
+        lines = (without_headers(head.lines, leg.without) if leg.without else head.lines) + leg.upstream_lines
         bodiless = head.method in _USUALLY_BODILESS
         return pool.request_head(head.verb, head.target, lines, len(body), bodiless), body
 
@@ -140,6 +152,11 @@ class Exchange:
             self._watcher = watch(leg, head.content_type, head.encoded)
         body = b"".join(payload or ()) if self._dechunk else data
         client.write(b"%b%b\r\n%b" % (lines, leg.head_lines, body))
+        record = self._record
+        if record is not None:
+            record.status = head.status
+            record.began = self._plane.loop.time()
+            record.bytes_out += len(body)
         if self._watcher is not None:
             self._watch((data,) if payload is None else payload)
 
@@ -147,7 +164,10 @@ class Exchange:
         """The next bytes of the body. `payload`: what they carry, where they are chunked and somebody wants it."""
         client = self._client
         assert client is not None
-        client.write(b"".join(payload or ()) if self._dechunk else data)
+        body = b"".join(payload or ()) if self._dechunk else data
+        client.write(body)
+        if self._record is not None:
+            self._record.bytes_out += len(body)
         if self._watcher is not None:
             self._watch((data,) if payload is None else payload)
 
@@ -157,6 +177,8 @@ class Exchange:
         self._end_leg(Outcome.ENGINE_ERROR if self._status >= 500 else Outcome.OK)
         client = self._client
         self._client = None
+        if self._record is not None:
+            self._close_record()
         if client is not None:
             client.finished(self._keep)
 
@@ -173,6 +195,8 @@ class Exchange:
         self._end_leg(outcome)
         if answered:
             self._client = None
+            if self._record is not None:
+                self._close_record()
             client.cut(self._framed)
         elif outcome in _RETRIED and self._legs < MAX_LEGS and not self._plane.stopped:
             self._retry(leg, outcome)
@@ -195,18 +219,48 @@ class Exchange:
         client, self._client = self._client, None
         assert client is not None
         keep = self._head.keep_alive and not self._plane.draining
+        if b"x-request-id:" not in lines and not any(name == "x-request-id" for name, _ in answer.headers):
+            lines += b"x-request-id: %b\r\n" % self._request_id().encode()
+        record = self._record
+        if record is not None:
+            record.status = answer.status
+            record.bytes_out += 0 if self.bodiless else len(answer.body)
+            self._close_record()
         client.answer(answer, keep=keep, http11=self._head.http11, bodiless=self.bodiless, lines=lines)
         client.finished(keep)
 
     def abandon(self, outcome: Outcome) -> None:
         """The client is gone, or the router stops: let go of the engine at once."""
         self._client = None
+        record = self._record
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._end_leg(outcome)
+        if record is not None:
+            record.outcome = outcome
+            self._close_record()
+
+    def _request_id(self) -> str:
+        inbound = self.inbound
+        if not inbound.request_id:
+            inbound.request_id = given(inbound.headers) or self._plane.ids.new()
+        return inbound.request_id
+
+    def _close_record(self) -> None:
+        """The request is over: the journal hears of it, once."""
+        record, self._record = self._record, None
+        journal = self._plane.journal
+        if record is None or journal is None:
+            return
+        self._request_id()
+        try:
+            journal.end(self.inbound, record)
+        except Exception:
+            self._plane.stats.faults += 1
+            log.exception("the journal failed on a request's end")
 
     def _end_leg(self, outcome: Outcome) -> None:
         leg, self._leg = self._leg, None
@@ -215,6 +269,8 @@ class Exchange:
         watcher, self._watcher = self._watcher, None
         outcomes = self._plane.stats.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if self._record is not None:
+            self._record.outcome = outcome
         if watcher is not None:
             try:
                 watcher.end(outcome is Outcome.OK)

@@ -15,6 +15,7 @@ from router.proxy.interface import (
     Answer,
     Endpoint,
     Inbound,
+    Journal,
     Leg,
     Limits,
     Outcome,
@@ -208,6 +209,7 @@ class Ticket:
     endpoint: Endpoint
     head_lines: bytes = b"x-kvctl-worker: w1\r\n"
     upstream_lines: bytes = b""
+    without: tuple[bytes, ...] = ()
     watch: bool = True
     counts: bool = False
     items: int = 0
@@ -301,6 +303,7 @@ async def stage(
     *engines: Bind | Endpoint,
     timeouts: Timeouts = PATIENT,
     limits: Limits | None = None,
+    journal: Journal | None = None,
 ) -> AsyncIterator[Stage]:
     """A data plane before some engines, which are tried in order.
 
@@ -317,7 +320,7 @@ async def stage(
         await engine.start()
         running.append(engine)
         placing.endpoints.append(engine.endpoint)
-    plane = DataPlane(placing, timeouts, limits or Limits(), stats)
+    plane = DataPlane(placing, timeouts, limits or Limits(), stats, journal)
     _, port = await plane.start("127.0.0.1", 0)
     scene = Stage(plane, placing, stats, port)
     try:

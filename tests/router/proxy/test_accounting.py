@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from router.proxy.downstream import ClientConnection
 from router.proxy.interface import Answer, Inbound, Leg, Limits, PlaneStats
 from router.proxy.plane import DataPlane
+from router.proxy.request_ids import RequestIds
 from tests.router.proxy.scripted import (
     OK,
     PATIENT,
@@ -164,6 +165,7 @@ async def understood(pieces: list[bytes]) -> tuple[list[tuple[object, ...]], byt
     placing = Placing()
     placing.choose = lambda inbound: Answer(200, inbound.body)
     plane = DataPlane(placing, PATIENT, Limits(), PlaneStats())
+    plane.ids = RequestIds("same")
     await plane.start("127.0.0.1", 0)
     pipe = Pipe()
     client = ClientConnection(plane)
