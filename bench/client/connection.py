@@ -2,14 +2,15 @@
 
 Owns sockets, nothing else: what the bytes mean is `timing.py`. The pool has no limit, an idle connection is used
 again, a connection that the server closed before the first byte of an answer is replaced once. The clock is
-`time.perf_counter`: the loop's own is rounded to milliseconds.
+`time.perf_counter` unless another is given: the loop's own is rounded to milliseconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
@@ -19,7 +20,11 @@ import httptools
 from bench.client.timing import Timing
 
 Done = Callable[[Timing], None]
-clock = time.perf_counter
+Clock = Callable[[], float]
+clock: Clock = time.perf_counter
+
+OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of opening a connection that are this machine's limits and not the server's doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,12 @@ class Target:
             raise ValueError(f"{url!r} is not an http:// URL")
         return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/"))
 
-    def head(self, path: str, length: int, request_id: str) -> bytes:
+    def head(self, path: str, length: int, request_id: str, headers: Sequence[tuple[str, str]] = ()) -> bytes:
+        further = "".join(f"{name}: {value}\r\n" for name, value in headers)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             f"POST {self.prefix}{path} HTTP/1.1\r\nhost: {host}:{self.port}\r\ncontent-type: application/json\r\n"
-            f"accept: text/event-stream\r\nx-request-id: {request_id}\r\ncontent-length: {length}\r\n\r\n"
+            f"accept: text/event-stream\r\nx-request-id: {request_id}\r\n{further}content-length: {length}\r\n\r\n"
         ).encode()
 
 
@@ -52,6 +58,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Pool, target: Target) -> None:
         self._pool = pool
         self._target = target
+        self._clock = pool.clock
         self._transport: asyncio.Transport | None = None
         self._timing: Timing | None = None
         self._done: Done | None = None
@@ -62,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._complete = self._keep = False
         self._now = 0.0
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -73,10 +80,10 @@ class Connection(asyncio.Protocol):
             raise ConnectionError("the connection is closed")
         self._timing, self._wire, self._done = timing, wire, done
         self._answered = self._complete = False
-        if self._served:
-            self._parser = httptools.HttpResponseParser(self)
+        self._pool.serving[id(timing)] = self
+        self._parser = httptools.HttpResponseParser(self)
         if timing.t_send != timing.t_send:
-            timing.sent(clock())
+            timing.sent(self._clock())
         transport.write(wire)
 
     @property
@@ -85,21 +92,21 @@ class Connection(asyncio.Protocol):
         return self._timing
 
     def data_received(self, data: bytes) -> None:
-        self._now = clock()
-        timing = self._timing
-        if timing is None:
+        self._now = self._clock()
+        timing, parser = self._timing, self._parser
+        if timing is None or parser is None:
             self.close()
             return
         self._answered = True
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._flush(timing)
             timing.fail(self._now, "bad_response", str(error))
         else:
             self._flush(timing)
-        if timing.error is not None:
-            self.close()
+        if timing.over:
+            self._complete = False
             self._finish(timing)
         elif self._complete:
             timing.end(self._now)
@@ -114,6 +121,7 @@ class Connection(asyncio.Protocol):
         done = self._done
         self._timing = self._done = None
         self._wire = b""
+        self._pool.serving.pop(id(timing), None)
         self._served += 1
         if self._complete and self._keep:
             self._pool.give_back(self._target, self)
@@ -126,10 +134,12 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._pool.forget(self._target, self)
         timing, done = self._timing, self._done
+        self._parser = None  # the cycle parser -> connection would outlive its use while the collector is off
         if timing is None or done is None:
             return
+        self._pool.serving.pop(id(timing), None)
         self._timing = self._done = None
-        now = clock()
+        now = self._clock()
         if not self._answered and self._served and not timing.retried and not timing.over:
             timing.retried = True
             self._pool.send_on_new(self._target, timing, self._wire, done)
@@ -154,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        if self._timing is not None:
+        if self._timing is not None and self._parser is not None:
             self._timing.header(self._now, self._parser.get_status_code(), self._headers)
 
     def on_body(self, body: bytes) -> None:
@@ -162,17 +172,22 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = True
-        self._keep = self._parser.should_keep_alive()
+        self._keep = self._parser is not None and self._parser.should_keep_alive()
 
 
 class Pool:
-    """Idle connections by target, and the way to a new one. `opened` and `peak` are reported."""
+    """Idle connections by target, and the way to a new one. `opened`, `peak` (most at once) and `retried` are reported.
+    `serving`: the connection of each request that holds one, by the identity of its timing.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = clock) -> None:
+        self.clock = clock
+        self.serving: dict[int, Connection] = {}
         self._idle: dict[Target, list[Connection]] = {}
         self._all: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.opened = 0
+        self.peak = 0
         self.retried = 0
 
     def send(self, target: Target, timing: Timing, wire: bytes, done: Done) -> None:
@@ -201,7 +216,8 @@ class Pool:
                 return
             self.give_back(target, connection)
         except OSError as error:
-            timing.fail(clock(), "connect", str(error))
+            kind = "client_limit" if error.errno in OWN_LIMITS else "connect"
+            timing.fail(self.clock(), kind, str(error))
         done(timing)
 
     async def _open(self, target: Target) -> Connection:
@@ -209,6 +225,7 @@ class Pool:
         _, connection = await loop.create_connection(lambda: Connection(self, target), target.host, target.port)
         self.opened += 1
         self._all.add(connection)
+        self.peak = max(self.peak, len(self._all))
         return connection
 
     def give_back(self, target: Target, connection: Connection) -> None:
@@ -222,10 +239,9 @@ class Pool:
 
     def abort(self, timing: Timing) -> None:
         """Closes the connection that a request still holds, so that the server stops working on it."""
-        for connection in self._all:
-            if connection.timing is timing:
-                connection.close()
-                return
+        connection = self.serving.get(id(timing))
+        if connection is not None:
+            connection.close()
 
     def close(self) -> None:
         """Closes every connection; requests still open end as cut."""

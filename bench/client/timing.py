@@ -6,69 +6,28 @@
     t_hdr    response headers
     ttft = t_first - t_sched      itl = (t_last - t_first) / (n_out - n_first)      e2e = t_last - t_sched
 
-Role-only, empty, finish-only, usage-only, `[DONE]` and comment events are counted apart and never move t_first or
-t_last. A failed request has no times: it is +infinity in every percentile. Times are seconds of one monotonic clock.
-A chunk whose text is still held back by the engine's detokeniser counts as content if it carries token ids or a
-per-chunk usage that has grown; both only come when a request asks for them. Cost: one typed JSON decode a chunk.
+Role-only, empty, finish-only, usage-only, framing, `[DONE]` and comment events are counted apart and never move t_first
+or t_last. A failed request has no times: it is +infinity in every percentile. One that the client aborted by plan has
+a TTFT and nothing else. Times are seconds of one monotonic clock. A chunk whose text is still held back by the engine's
+detokeniser counts as content if it carries token ids or a per-chunk usage that has grown; both only come when a request
+asks for them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
-
+from bench.client.chunks import BadEvent, ErrorEvent, Event, Kind, read
 from bench.client.sse import SseParser
 
-
-class _Function(msgspec.Struct):
-    arguments: str | None = None
-    name: str | None = None
-
-
-class _ToolCall(msgspec.Struct):
-    function: _Function | None = None
-
-
-class _Delta(msgspec.Struct):
-    role: str | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-
-
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
-_decoder = msgspec.json.Decoder(_Chunk)
+DETAIL_LIMIT = 300
+"""Characters kept of what a server says about a failure."""
 
 
 @dataclass(slots=True)
 class Events:
-    """How many events of each kind a request saw."""
+    """How many events of each kind a request saw. `frame`: events of the responses API around the answer."""
 
     content: int = 0
     role: int = 0
@@ -77,14 +36,31 @@ class Events:
     usage: int = 0
     comment: int = 0
     done: int = 0
+    frame: int = 0
+
+    def add(self, kind: Kind) -> None:
+        """Counts an event without content."""
+        if kind is Kind.ROLE:
+            self.role += 1
+        elif kind is Kind.FINISH:
+            self.finish += 1
+        elif kind is Kind.USAGE:
+            self.usage += 1
+        elif kind is Kind.FRAME:
+            self.frame += 1
+        else:
+            self.empty += 1
 
 
 @dataclass(slots=True)
 class Timing:
-    """The state of one request. Fed by the connection, read when `ended` or `error` is set.
+    """The state of one request. Fed by the connection, read when it is `over`.
 
     `coalesced`: content events that shared their read with an earlier one, and so its time. `gaps`: seconds between
-    content chunks. `error` is a short kind (`http_503`, `cut`, `timeout`, ...), `detail` what the server said.
+    content chunks. `error` is a short kind (`http_503`, `cut`, `timeout`, ...), `detail` what the server said,
+    `retry_after` the seconds it asked to wait (the client does not). `abort_after`: content chunks after which the
+    client hangs up, which sets `aborted`. `t_over`: when it ended, in whichever way. With `keep_text` the answer's text
+    is in `text`.
     """
 
     t_sched: float
@@ -107,6 +83,12 @@ class Timing:
     gaps: list[float] = field(default_factory=list)
     error: str | None = None
     detail: str = ""
+    aborted: bool = False
+    abort_after: int | None = None
+    retry_after: float | None = None
+    t_over: float = math.nan
+    keep_text: bool = False
+    text: str = ""
     _sse: SseParser = field(default_factory=SseParser)
     _stream: bool = False
     _body: bytearray = field(default_factory=bytearray)
@@ -126,7 +108,9 @@ class Timing:
         self.status = status
         self.worker = headers.get("x-kvctl-worker")
         self.decision = headers.get("x-kvctl-decision")
-        self._stream = status == 200 and headers.get("content-type", "").startswith("text/event-stream")
+        self._stream = status == 200 and headers.get("content-type", "").lower().startswith("text/event-stream")
+        if status != 200 and headers.get("retry-after", "").isdecimal():
+            self.retry_after = float(headers["retry-after"])
 
     def data(self, now: float, data: bytes) -> None:
         """Body bytes of one read."""
@@ -147,7 +131,7 @@ class Timing:
             return
         self._take(now, self._sse.finish())
         self.events.comment = self._sse.comments
-        if self.error is not None:
+        if self.over:
             return
         if not self.events.done and not self._finished:
             self.fail(now, "cut", "the stream ended before a finish reason or [DONE]")
@@ -156,67 +140,48 @@ class Timing:
         else:
             if self.n_out is None:
                 self.n_out, self.n_out_source = self.events.content, "chunks"
-            self.t_end = now
+            self.t_end = self.t_over = now
 
     def fail(self, now: float, kind: str, detail: str = "") -> None:
         """Ends the request as failed; the first failure counts."""
         if not self.over:
             self.error = kind
-            self.detail = detail[:300]
+            self.t_over = now
+            self.detail = detail[:DETAIL_LIMIT]
             self.events.comment = self._sse.comments
 
-    def _take(self, now: float, events: list[bytes]) -> None:
+    def _take(self, now: float, payloads: list[bytes]) -> None:
         content_in_read = 0
-        for event in events:
-            if self.error is not None:
-                return
-            if event == b"[DONE]":
+        for payload in payloads:
+            if self.over:
+                break
+            if payload == b"[DONE]":
                 self.events.done += 1
                 continue
             try:
-                chunk = _decoder.decode(event)
-            except msgspec.DecodeError as error:
-                self.fail(now, "bad_event", f"{error}: {event[:100]!r}")
-                return
-            if chunk.error is not None:
-                self.fail(now, "error_in_stream", msgspec.json.encode(chunk.error).decode())
-                return
-            if self._classify(now, chunk):
-                content_in_read += 1
+                event = read(payload)
+            except BadEvent as error:
+                self.fail(now, "bad_event", str(error))
+            except ErrorEvent as error:
+                self.fail(now, "error_in_stream", str(error))
+            else:
+                content_in_read += self._count(now, event)
         if content_in_read > 1:
             self.coalesced += content_in_read - 1
 
-    def _classify(self, now: float, chunk: _Chunk) -> bool:
+    def _count(self, now: float, event: Event) -> bool:
         """Counts one event; returns whether it carried content."""
-        grown = self._usage(chunk.usage) if chunk.usage is not None else 0
-        finish = role = content = False
-        ids = 0
-        for choice in chunk.choices or ():
-            finish = finish or choice.finish_reason is not None
-            ids += len(choice.token_ids or ())
-            delta = choice.delta
-            content = content or bool(choice.text)
-            if delta is not None:
-                role = role or delta.role is not None
-                content = content or bool(delta.content or delta.reasoning_content or delta.reasoning)
-                content = content or _has_arguments(delta)
-        if chunk.choices and not content and not finish and (ids or grown):
-            content = True
-        self._finished = self._finished or finish
-        if content:
-            self._content(now, ids or grown)
-        elif not chunk.choices:
-            if chunk.usage is not None:
-                self.events.usage += 1
-            else:
-                self.events.empty += 1
-        elif finish:
-            self.events.finish += 1
-        elif role:
-            self.events.role += 1
-        else:
-            self.events.empty += 1
-        return content
+        grown = self._usage(*event.usage) if event.usage is not None else 0
+        tokens = event.tokens or grown
+        self._finished = self._finished or event.finished
+        held_back = event.choices and not event.finished and tokens > 0
+        if event.kind is Kind.CONTENT or held_back:
+            if self.keep_text:
+                self.text += event.text
+            self._content(now, tokens)
+            return True
+        self.events.add(event.kind)
+        return False
 
     def _content(self, now: float, tokens: int) -> None:
         if self.events.content:
@@ -226,22 +191,29 @@ class Timing:
             self.n_first = max(1, tokens)
         self.t_last = now
         self.events.content += 1
+        if self.events.content == self.abort_after:
+            self.aborted = True
+            self.t_end = self.t_over = now
+            if self.n_out is None:
+                self.n_out, self.n_out_source = self.events.content, "chunks"
+            self.events.comment = self._sse.comments
 
-    def _usage(self, usage: _Usage) -> int:
+    def _usage(self, prompt: int | None, cached: int | None, completion: int | None) -> int:
         """Takes the engine's own counts; returns by how many completion tokens they have grown."""
-        if usage.prompt_tokens is not None:
-            self.prompt_tokens = usage.prompt_tokens
-        if usage.prompt_tokens_details is not None and usage.prompt_tokens_details.cached_tokens is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
-        if usage.completion_tokens is None:
+        if prompt is not None:
+            self.prompt_tokens = prompt
+        if cached is not None:
+            self.cached_tokens = cached
+        if completion is None:
             return 0
-        grown = usage.completion_tokens - self._counted
-        self._counted = usage.completion_tokens
-        self.n_out, self.n_out_source = usage.completion_tokens, "usage"
+        grown = completion - self._counted
+        self._counted = completion
+        self.n_out, self.n_out_source = completion, "usage"
         return max(0, grown)
 
     @property
     def ok(self) -> bool:
+        """It ended as planned: answered whole, or aborted by the client after enough chunks."""
         return self.error is None and not math.isnan(self.t_end)
 
     @property
@@ -259,27 +231,25 @@ class Timing:
 
     @property
     def itl(self) -> float | None:
-        """Seconds a token after the first chunk; None where the answer has no second one."""
-        if not self.ok:
-            return math.inf
+        """Seconds a token after the first chunk; None where the answer has no second one, or was aborted."""
         rest = (self.n_out or 0) - self.n_first
-        return (self.t_last - self.t_first) / rest if rest > 0 else None
+        return self._whole((self.t_last - self.t_first) / rest if rest > 0 else None)
 
     @property
-    def e2e(self) -> float:
-        return self.t_last - self.t_sched if self.ok else math.inf
+    def e2e(self) -> float | None:
+        return self._whole(self.t_last - self.t_sched)
 
     @property
-    def drain(self) -> float:
-        return self.t_end - self.t_last if self.ok else math.inf
+    def drain(self) -> float | None:
+        return self._whole(self.t_end - self.t_last)
 
     @property
     def stall(self) -> float | None:
-        """The longest gap between two content chunks; None where there is no second one."""
+        """The longest gap between two content chunks; None where there is no second one, or it was aborted."""
+        return self._whole(max(self.gaps) if self.gaps else None)
+
+    def _whole(self, value: float | None) -> float | None:
+        """A latency that only a whole answer has."""
         if not self.ok:
             return math.inf
-        return max(self.gaps) if self.gaps else None
-
-
-def _has_arguments(delta: _Delta) -> bool:
-    return any(call.function is not None and call.function.arguments for call in delta.tool_calls or ())
+        return None if self.aborted else value

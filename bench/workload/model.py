@@ -8,6 +8,7 @@ the start of the slice.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ import msgspec
 
 from bench.workload.tokens import Piece, PieceText, Tokens, Vocabulary
 
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\x20-\x7e]*")
+_OWN_FIELDS = frozenset({"prompt", "messages", "input", "stream"})
 _FURTHER = 0xFFFFFFFF
 """Marks what follows a plain request in the canonical encoding; no id is as long."""
 
@@ -52,10 +55,10 @@ class Request:
             not sent and counts as failed; one of another session (a user of a closed loop) goes on.
         think: seconds, see `after`.
         roles: one a piece; empty: one user message. Neighbours of one role are one message.
-        priority: goes into the body.
+        priority: higher goes first; sent as the header `x-kvctl-priority`. An engine's own field belongs in `body`.
         headers: further request headers, (name, value).
         abort_after: content chunks after which the client hangs up. Such a request is aborted, not failed.
-        body: a JSON object merged over the body that the client makes (what a batch file says).
+        body: a JSON object merged over the body that the client makes (what a batch file says), without a prompt.
     """
 
     id: str
@@ -79,6 +82,11 @@ class Request:
             raise WorkloadError(f"request {self.id}: {len(self.roles)} roles for {len(self.pieces)} pieces")
         if self.abort_after is not None and self.abort_after < 1:
             raise WorkloadError(f"request {self.id}: abort_after {self.abort_after}: at least 1 chunk wanted")
+        if self.body is not None:
+            _check_body(self.id, self.body)
+        for name, value in self.headers:
+            if not _HEADER.fullmatch(f"{name}: {value}"):
+                raise WorkloadError(f"request {self.id}: header {name!r}: not a name and one line of printable text")
         if self.think < 0:
             raise WorkloadError(f"request {self.id}: think {self.think}: seconds from 0 wanted")
 
@@ -101,6 +109,16 @@ class FleetAction:
     at: float
     deed: Deed
     worker: int
+
+
+def _check_body(name: str, body: bytes) -> None:
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise WorkloadError(f"request {name}: body: not a JSON object: {error}") from None
+    taken = _OWN_FIELDS & fields.keys()
+    if taken:
+        raise WorkloadError(f"request {name}: body: {', '.join(sorted(taken))}: set by the client, leave it out")
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ exact when a trace names a block that two requests hold to a different length. P
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -73,11 +74,11 @@ class PieceText:
         self.vocabulary = vocabulary
         self._limit = limit
         self._held = 0
-        self._json: OrderedDict[Piece, bytes] = OrderedDict()
+        self._kept: OrderedDict[tuple[Piece, str], bytes] = OrderedDict()
 
     @property
     def held(self) -> int:
-        """Bytes of JSON kept."""
+        """Bytes kept."""
         return self._held
 
     def tokens(self, pieces: tuple[Piece, ...]) -> Tokens:
@@ -88,16 +89,21 @@ class PieceText:
 
     def json(self, pieces: tuple[Piece, ...]) -> bytes:
         """The ids of a whole prompt as a JSON array."""
-        return b"[" + b",".join(self._piece_json(piece) for piece in pieces if piece.length) + b"]"
+        return b"[" + b",".join(self.kept(piece, "ids", self._ids) for piece in pieces if piece.length) + b"]"
 
-    def _piece_json(self, piece: Piece) -> bytes:
-        known = self._json.get(piece)
+    def kept(self, piece: Piece, form: str, make: Callable[[Piece], bytes]) -> bytes:
+        """`make(piece)`, or what it gave before for this piece and form."""
+        key = (piece, form)
+        known = self._kept.get(key)
         if known is not None:
-            self._json.move_to_end(piece)
+            self._kept.move_to_end(key)
             return known
-        text = ",".join(map(str, piece_tokens(piece, self.vocabulary).tolist())).encode()
-        self._json[piece] = text
+        text = make(piece)
+        self._kept[key] = text
         self._held += len(text)
-        while self._held > self._limit and len(self._json) > 1:
-            self._held -= len(self._json.popitem(last=False)[1])
+        while self._held > self._limit and len(self._kept) > 1:
+            self._held -= len(self._kept.popitem(last=False)[1])
         return text
+
+    def _ids(self, piece: Piece) -> bytes:
+        return ",".join(map(str, piece_tokens(piece, self.vocabulary).tolist())).encode()
