@@ -316,6 +316,7 @@ async def test_leg_that_raises_does_not_break_the_answer() -> None:
         class Broken:
             endpoint = scene.placing.endpoints[0]
             head_lines = upstream_lines = b""
+            without = ()
             watch = True
 
             def first_token(self) -> None:
