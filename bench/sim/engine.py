@@ -17,144 +17,44 @@ Cost: about a microsecond a decoding sequence and step; a compiled call at block
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import cast
 
 import numpy as np
 
+from bench.sim import ahead
 from bench.sim.connector import Connector
-from bench.sim.kvcache import CacheEvent, Ids, KVCache, LowerTier
+from bench.sim.kvcache import CacheEvent, KVCache, LowerTier, Removed, Stored
+from bench.sim.nouns import (
+    SYMBOLS,
+    Ahead,
+    Counters,
+    EngineConfig,
+    EngineRequest,
+    FloatArray,
+    Output,
+    Sequence,
+    Snapshot,
+    StepResult,
+    SymbolicRequest,
+)
 from bench.sim.timing import StepWork, Timing
-from router.prefix.hashing import Keys, Tokens, block_keys, root_key
+from router.prefix.hashing import block_keys, root_key
 
+__all__ = [
+    "SYMBOLS",
+    "Ahead",
+    "Counters",
+    "Engine",
+    "EngineConfig",
+    "EngineRequest",
+    "Output",
+    "Snapshot",
+    "StepResult",
+    "SymbolicRequest",
+]
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Sizes of one engine; the defaults are vLLM's. `seed` makes this engine's block hashes its own."""
-
-    block_size: int = 16
-    num_blocks: int = 16384
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
-    max_model_len: int = 131072
-    prefix_caching: bool = True
-    record_events: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = {
-            "block_size": self.block_size,
-            "num_blocks": self.num_blocks,
-            "max_num_seqs": self.max_num_seqs,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "max_model_len": self.max_model_len,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, not {size}")
-        if self.max_model_len > self.num_blocks * self.block_size:
-            raise ValueError(
-                f"max_model_len {self.max_model_len} does not fit into {self.num_blocks} blocks of"
-                f" {self.block_size} tokens ({self.num_blocks * self.block_size}): lower it or add blocks"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """A prompt and the answer that it will get.
-
-    `answer` is known beforehand (the simulated model is a function of the prompt), at least one token.
-    `finish` is the reason given with the last one. `lora` and `salt` keep prompts apart in the cache.
-    """
-
-    id: str
-    prompt: Tokens
-    answer: Tokens
-    finish: str = "length"
-    lora: str | None = None
-    salt: str | None = None
-
-
-class Output(NamedTuple):
-    """One generated token. `position` counts from 0; `finish` is set on the last; `cached` is the prompt
-    tokens reused.
-    """
-
-    id: str
-    position: int
-    token: int
-    finish: str | None
-    cached: int
-
-
-class StepResult(NamedTuple):
-    """`duration` in seconds from the `now` of the step; outputs and events are those of its end."""
-
-    duration: float
-    outputs: list[Output]
-    events: list[CacheEvent]
-    work: StepWork
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the engine was made. Cache queries and hits are tokens, counted at first admission."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    cache_queries: int = 0
-    cache_hits: int = 0
-    preemptions: int = 0
-    aborted: int = 0
-    finished: dict[str, int] = field(default_factory=dict)
-
-
-class Snapshot(NamedTuple):
-    running: int
-    waiting: int
-    used_blocks: int
-    num_blocks: int
-    cached_blocks: int
-
-
-class _Sequence:
-    """A request in the engine. `known` tokens exist, `computed` of them have KV; `stored` blocks are
-    findable.
-    """
-
-    __slots__ = (
-        "answered",
-        "cached",
-        "computed",
-        "decoding",
-        "done",
-        "held",
-        "ids",
-        "keys",
-        "known",
-        "prompt_len",
-        "request",
-        "stored",
-        "tokens",
-        "total",
-    )
-
-    def __init__(self, request: EngineRequest, keys: Keys, tokens: Tokens, blocks: int) -> None:
-        self.request = request
-        self.keys = keys
-        self.tokens = tokens
-        self.prompt_len = len(request.prompt)
-        self.total = len(tokens)
-        self.ids: Ids = np.empty(blocks, np.int32)
-        self.held = 0
-        self.stored = 0
-        self.computed = 0
-        self.known = self.prompt_len
-        self.answered: list[int] = request.answer.tolist()
-        self.cached = -1
-        self.decoding = False
-        self.done = False
+_AHEAD_STEPS = 4096
+_AHEAD_LOG = 8192
 
 
 class Engine:
@@ -179,31 +79,47 @@ class Engine:
             record=config.record_events,
             lower=lower,
         )
-        self._sequences: dict[str, _Sequence] = {}
-        self._waiting: deque[_Sequence] = deque()
-        self._running: list[_Sequence] = []
+        self._sequences: dict[str, Sequence] = {}
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
         self._any_done = False
         self._connector = connector
+        self._runs_ahead = connector is None and lower is None and timing.speedup > 0
+        self._ends = np.empty(_AHEAD_STEPS) if self._runs_ahead else np.empty(0)
+        self._log = np.empty((_AHEAD_LOG + 2 * config.max_num_seqs, 4), np.int64) if self._runs_ahead else None
 
-    def submit(self, request: EngineRequest, now: float) -> None:
+    def submit(self, request: EngineRequest | SymbolicRequest, now: float) -> None:
         """Queue a request. `now` is not earlier than the last step's; the request takes part from the next
         step on.
 
         Raises:
-            ValueError: the id is in use, or prompt and answer do not fit into the model's context.
+            ValueError: the id is in use, prompt and answer do not fit into the model's context, or symbols are missing.
         """
         if request.id in self._sequences:
             raise ValueError(f"request id {request.id} is in use")
-        total = len(request.prompt) + len(request.answer)
-        if not len(request.prompt) or not len(request.answer) or total > self.config.max_model_len:
+        if isinstance(request, SymbolicRequest):
+            lengths = request.prompt_len, request.answer_len
+        else:
+            lengths = len(request.prompt), len(request.answer)
+        total = sum(lengths)
+        if min(lengths) < 1 or total > self.config.max_model_len:
             raise ValueError(
                 f"a request needs a prompt, an answer and at most {self.config.max_model_len} tokens of both"
             )
         block_size = self.config.block_size
-        tokens = np.concatenate((request.prompt, request.answer)).astype(np.uint32, copy=False)
+        answered: list[int] | None = None
+        if isinstance(request, SymbolicRequest):
+            tokens, unit = request.symbols, SYMBOLS
+            if len(tokens) != total // block_size * SYMBOLS:
+                raise ValueError(f"{len(tokens)} symbols are not {SYMBOLS} for each of {total // block_size} blocks")
+            if self._connector is not None:
+                raise ValueError("an engine with a connector needs tokens, not symbols")
+        else:
+            tokens, unit = np.concatenate((request.prompt, request.answer)).astype(np.uint32, copy=False), block_size
+            answered = request.answer.tolist()
         root = root_key(self.config.seed, block_size, request.lora, request.salt)
-        keys = block_keys(tokens, block_size, root)
-        sequence = _Sequence(request, keys, tokens, -(-total // block_size))
+        keys = block_keys(tokens, unit, root)
+        sequence = Sequence(request, keys, tokens, unit, lengths, -(-total // block_size), answered)
         self._sequences[request.id] = sequence
         self._waiting.append(sequence)
 
@@ -246,7 +162,7 @@ class Engine:
         if not self._running and not self._waiting:
             return None
         budget = self.config.max_num_batched_tokens
-        planned: list[_Sequence] = []
+        planned: list[Sequence] = []
         prefill, decodes, context, budget, preempted = self._plan_running(planned, budget)
         if self._waiting and not preempted:
             prefill += self._admit(planned, budget)
@@ -261,7 +177,69 @@ class Engine:
             events += connector.take_events()
         return StepResult(seconds, outputs, events, work)
 
-    def _plan_running(self, planned: list[_Sequence], budget: int) -> tuple[int, int, int, int, bool]:
+    def ahead(self, now: float, until: float) -> Ahead | None:
+        """Like `step` again and again, as long as a step begins before `until` and all there is to do is to decode;
+        at most 4,096 steps, and none after one that finishes a sequence. None: there is more to do, or nothing.
+
+        The engine then looks as it does during the last of these steps, which ends at `ends[-1]`.
+        """
+        self._retire()
+        running = self._running
+        log = self._log
+        count = len(running)
+        if self._waiting or not running or log is None or count > self.config.max_num_batched_tokens:
+            return None
+        rows = np.empty((count, ahead.COLUMNS), np.int64)
+        for place, sequence in enumerate(running):
+            if not sequence.decoding:
+                return None
+            rows[place] = (
+                sequence.computed,
+                sequence.known,
+                sequence.total,
+                sequence.held,
+                sequence.stored,
+                *sequence.addresses,
+            )
+        timing, block_size = self.timing, self.config.block_size
+        steps, logged, _finishes = ahead.decode_ahead(
+            rows, block_size, timing.form, timing.slow, timing.speedup, now, until, *self.cache.arrays, self._ends, log
+        )
+        if not steps:
+            return None
+        finished: list[str] = []
+        for sequence, (computed, known, _, held, stored, _, _) in zip(running, rows.tolist(), strict=True):
+            sequence.computed, sequence.known, sequence.held, sequence.stored = computed, known, held, stored
+            if known == sequence.total:
+                reason = sequence.request.finish
+                sequence.done = self._any_done = True
+                self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
+                finished.append(sequence.request.id)
+        self.counters.steps += steps
+        self.counters.generation_tokens += steps * count
+        ends = self._ends[:steps].copy()
+        events = self._told(log[:logged].tolist(), ends) if logged and self.config.record_events else []
+        return Ahead(ends, [sequence.request.id for sequence in running], finished, events)
+
+    def _told(self, log: list[list[int]], ends: FloatArray) -> list[tuple[float, list[CacheEvent]]]:
+        """What the cache would have told of a compiled run."""
+        told: list[tuple[float, list[CacheEvent]]] = []
+        last = -1
+        for step, kind, value, first in log:
+            if step != last:
+                told.append((float(ends[step]), []))
+                last = step
+            if kind == ahead.REMOVED:
+                told[-1][1].append(Removed(np.array([value], np.int64).view(np.uint64)))
+                continue
+            sequence = self._running[value]
+            request, keys = sequence.request, sequence.keys
+            span = sequence.tokens[first * sequence.unit : (first + 1) * sequence.unit]
+            parent = int(keys[first - 1]) if first else None
+            told[-1][1].append(Stored(keys[first : first + 1], parent, span, request.lora, request.salt))
+        return told
+
+    def _plan_running(self, planned: list[Sequence], budget: int) -> tuple[int, int, int, int, bool]:
         prefill = decodes = context = 0
         preempted = False
         block_size = self.config.block_size
@@ -285,7 +263,7 @@ class Engine:
                 prefill += stop - computed
                 if self._connector is not None:
                     last = stop == sequence.known
-                    self._connector.computed(sequence.request, sequence.tokens[:stop], last=last)
+                    self._connector.computed(cast("EngineRequest", sequence.request), sequence.tokens[:stop], last=last)
             budget -= stop - computed
             sequence.computed = stop
             if stop // block_size > sequence.stored:
@@ -294,7 +272,7 @@ class Engine:
             i += 1
         return prefill, decodes, context, budget, preempted
 
-    def _make_room(self, sequence: _Sequence, tokens: int) -> tuple[bool, bool]:
+    def _make_room(self, sequence: Sequence, tokens: int) -> tuple[bool, bool]:
         """Room for `tokens` of a running sequence, if need be at the cost of the latest ones: (got it,
         preempted any).
         """
@@ -310,14 +288,14 @@ class Engine:
             if victim is sequence:
                 return False, lost
 
-    def _preempt(self, victim: _Sequence) -> None:
+    def _preempt(self, victim: Sequence) -> None:
         self.cache.release(victim.ids, victim.held)
         victim.held = victim.stored = victim.computed = 0
         victim.decoding = False
         self._waiting.appendleft(victim)
         self.counters.preemptions += 1
 
-    def _admit(self, planned: list[_Sequence], budget: int) -> int:
+    def _admit(self, planned: list[Sequence], budget: int) -> int:
         """Let waiting sequences in; returns the prompt tokens that they compute in this step."""
         prefill = 0
         block_size = self.config.block_size
@@ -333,7 +311,8 @@ class Engine:
             connector = self._connector
             if connector is not None:
                 tokens = sequence.tokens[:known]
-                reused += connector.match(sequence.request, tokens, local, first=sequence.cached < 0)
+                request = cast("EngineRequest", sequence.request)
+                reused += connector.match(request, tokens, local, first=sequence.cached < 0)
             stop = min(known, reused + budget)
             sequence.held = self.cache.hold(sequence.ids, hits, stop)
             sequence.stored = hits
@@ -343,7 +322,7 @@ class Engine:
                 self.counters.cache_queries += known
                 self.counters.cache_hits += local
             if connector is not None:
-                connector.computed(sequence.request, sequence.tokens[:stop], last=stop == known)
+                connector.computed(cast("EngineRequest", sequence.request), sequence.tokens[:stop], last=stop == known)
             if stop // block_size > hits:
                 self._store(sequence, stop // block_size)
             budget -= stop - reused
@@ -351,14 +330,13 @@ class Engine:
             planned.append(sequence)
         return prefill
 
-    def _store(self, sequence: _Sequence, full: int) -> None:
+    def _store(self, sequence: Sequence, full: int) -> None:
         request = sequence.request
-        self.cache.store(
-            sequence.ids, sequence.keys, sequence.stored, full, sequence.tokens, request.lora, request.salt
-        )
+        ids, keys, tokens = sequence.ids, sequence.keys, sequence.tokens
+        self.cache.store(ids, keys, sequence.stored, full, tokens, request.lora, request.salt, sequence.unit)
         sequence.stored = full
 
-    def _sample(self, planned: list[_Sequence]) -> list[Output]:
+    def _sample(self, planned: list[Sequence]) -> list[Output]:
         """The tokens of all planned sequences that have caught up with what is known."""
         outputs = []
         for sequence in planned:
@@ -376,7 +354,8 @@ class Engine:
                 self.counters.finished[finish] = self.counters.finished.get(finish, 0) + 1
             if not position:
                 self.counters.prompt_tokens += sequence.prompt_len
-            outputs.append(Output(request.id, position, sequence.answered[position], finish, sequence.cached))
+            answered = sequence.answered
+            outputs.append(Output(request.id, position, answered[position] if answered else 0, finish, sequence.cached))
         self.counters.generation_tokens += len(outputs)
         return outputs
 

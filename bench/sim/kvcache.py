@@ -103,6 +103,11 @@ class KVCache:
         self._node[:, kernel.TWIN] = -1
 
     @property
+    def arrays(self) -> tuple[bool, npt.NDArray[np.int32], Keys, npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Whether blocks can be found again, and the state itself, for compiled callers."""
+        return self.reuse, self._node, self._key, self._slots, self._count
+
+    @property
     def free(self) -> int:
         """Blocks that nobody holds, cached or not."""
         return int(self._count[kernel.FREE])
@@ -161,15 +166,26 @@ class KVCache:
         return need
 
     def store(
-        self, ids: Ids, keys: Keys, start: int, stop: int, tokens: Tokens, lora: str | None, salt: str | None
+        self,
+        ids: Ids,
+        keys: Keys,
+        start: int,
+        stop: int,
+        tokens: Tokens,
+        lora: str | None,
+        salt: str | None,
+        unit: int | None = None,
     ) -> None:
-        """Make the full blocks `ids[start:stop]` findable. `tokens` are the whole sequence's."""
+        """Make the full blocks `ids[start:stop]` findable. `tokens` are the whole sequence's, `unit` of them a block
+        (None: the block size).
+        """
         if not self.reuse or stop <= start:
             return
         kernel.publish(ids, keys, start, stop, self._node, self._key, self._slots, self._count)
         if self._record or self._lower is not None:
+            unit = unit or self.block_size
             parent = int(keys[start - 1]) if start else None
-            span = tokens[start * self.block_size : stop * self.block_size]
+            span = tokens[start * unit : stop * unit]
             if self._lower is not None:
                 self._lower.stored(keys[start:stop], parent, span, lora, salt)
             if self._record:

@@ -1,4 +1,4 @@
-"""How long one step of the engine takes: formulas only, no clock, no state. Cost: under a microsecond a step.
+"""How long one step of the engine takes: the models' coefficients, no clock, no state; the formula is `step_time`'s.
 
 A step computes some new prompt tokens (prefill) and one token for every decoding sequence. Every model
 answers in milliseconds; `Timing` scales the answer (`speedup` divides, `slow` multiplies, a speedup of 0
@@ -7,8 +7,13 @@ means no delay at all).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bench.sim import step_time
+from bench.sim.step_time import Form
 
 
 class StepWork(NamedTuple):
@@ -27,7 +32,9 @@ class StepWork(NamedTuple):
 
 
 class TimingModel(Protocol):
-    def step_ms(self, work: StepWork) -> float: ...
+    def form(self) -> Form:
+        """The coefficients of `step_time`, float64 (9,)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,12 @@ class PolynomialTiming:
     decode_base: float = 5.74
     decode_floor: float = 1.0
 
-    def step_ms(self, work: StepWork) -> float:
-        total = 0.0
-        n = work.prefill_tokens
-        if n:
-            total = (self.prefill_square * n + self.prefill_linear) * n + self.prefill_base
-        if work.decode_seqs:
-            p = min(1.0, work.active_tokens / work.total_tokens)
-            total += max(self.decode_floor, (self.decode_square * p + self.decode_linear) * p + self.decode_base)
-        return total
+    def form(self) -> Form:
+        return _form(
+            (self.prefill_square, self.prefill_linear, self.prefill_base),
+            (self.decode_square, self.decode_linear, self.decode_base),
+            floor=self.decode_floor,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,8 @@ class FixedTiming:
     prefill_ms: float = 20.0
     decode_ms: float = 10.0
 
-    def step_ms(self, work: StepWork) -> float:
-        return (self.prefill_ms if work.prefill_tokens else 0.0) + (self.decode_ms if work.decode_seqs else 0.0)
+    def form(self) -> Form:
+        return _form((0.0, 0.0, self.prefill_ms), (0.0, 0.0, self.decode_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +91,25 @@ class BatchTiming:
     decode_seq: float = 0.05
     decode_token: float = 3.9e-05
 
-    def step_ms(self, work: StepWork) -> float:
-        total = 0.0
-        n = work.prefill_tokens
-        if n:
-            total = (self.prefill_square * n + self.prefill_linear) * n + self.prefill_base
-        if work.decode_seqs:
-            total += self.decode_base + self.decode_seq * work.decode_seqs + self.decode_token * work.decode_context
-        return total
+    def form(self) -> Form:
+        prefill = self.prefill_square, self.prefill_linear, self.prefill_base
+        return _form(prefill, (0.0, 0.0, self.decode_base), seq=self.decode_seq, token=self.decode_token)
+
+
+def _form(
+    prefill: tuple[float, float, float],
+    decode: tuple[float, float, float],
+    *,
+    floor: float = 0.0,
+    seq: float = 0.0,
+    token: float = 0.0,
+) -> Form:
+    return np.array((*prefill, *decode, floor, seq, token), np.float64)
+
+
+def step_ms(model: TimingModel, work: StepWork) -> float:
+    """Milliseconds of one step, not scaled."""
+    return float(step_time.step_ms(model.form(), *work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +119,12 @@ class Timing:
     model: TimingModel
     speedup: float = 1.0
     slow: float = 1.0
+    form: Form = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.speedup < 0 or self.slow <= 0:
             raise ValueError("speedup must be 0 or more, slow above 0")
+        object.__setattr__(self, "form", self.model.form())
 
     @property
     def scale(self) -> float:
@@ -117,4 +134,4 @@ class Timing:
     def step_seconds(self, work: StepWork) -> float:
         if self.speedup == 0:
             return 0.0
-        return self.model.step_ms(work) * self.slow / self.speedup / 1000.0
+        return float(step_time.step_ms(self.form, *work)) * self.slow / self.speedup / 1000.0

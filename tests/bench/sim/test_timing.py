@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.sim.timing import BatchTiming, FixedTiming, PolynomialTiming, StepWork, Timing
+from bench.sim.timing import BatchTiming, FixedTiming, PolynomialTiming, StepWork, Timing, step_ms
 
 
 def work(prefill: int = 0, decodes: int = 0, context: int = 0, active: int = 0, total: int = 1000) -> StepWork:
@@ -21,7 +21,7 @@ def work(prefill: int = 0, decodes: int = 0, context: int = 0, active: int = 0, 
     ],
 )
 def test_polynomial_prefill_is_the_mockers(tokens: int, expected: float) -> None:
-    assert PolynomialTiming().step_ms(work(prefill=tokens)) == pytest.approx(expected, rel=1e-6)
+    assert step_ms(PolynomialTiming(), work(prefill=tokens)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -30,32 +30,32 @@ def test_polynomial_prefill_is_the_mockers(tokens: int, expected: float) -> None
 )
 def test_polynomial_decode_depends_on_cache_use_alone(active: int, expected: float) -> None:
     model = PolynomialTiming()
-    assert model.step_ms(work(decodes=1, active=active)) == pytest.approx(expected)
-    assert model.step_ms(work(decodes=200, active=active)) == pytest.approx(expected)
+    assert step_ms(model, work(decodes=1, active=active)) == pytest.approx(expected)
+    assert step_ms(model, work(decodes=200, active=active)) == pytest.approx(expected)
 
 
 def test_polynomial_decode_has_a_floor_of_one_millisecond() -> None:
-    assert PolynomialTiming(decode_base=0.25).step_ms(work(decodes=1)) == 1.0
+    assert step_ms(PolynomialTiming(decode_base=0.25), work(decodes=1)) == 1.0
 
 
 def test_a_step_with_nothing_to_prefill_pays_no_prefill_base() -> None:
-    assert PolynomialTiming().step_ms(work()) == 0.0
+    assert step_ms(PolynomialTiming(), work()) == 0.0
 
 
 def test_a_mixed_step_takes_the_sum_of_both() -> None:
     model = PolynomialTiming()
-    both = model.step_ms(work(prefill=100, decodes=3, active=400))
-    assert both == pytest.approx(model.step_ms(work(prefill=100)) + model.step_ms(work(decodes=3, active=400)))
+    both = step_ms(model, work(prefill=100, decodes=3, active=400))
+    assert both == pytest.approx(step_ms(model, work(prefill=100)) + step_ms(model, work(decodes=3, active=400)))
 
 
 def test_fixed_timing_counts_only_what_the_step_does() -> None:
     model = FixedTiming(prefill_ms=30, decode_ms=7)
-    assert [model.step_ms(work(5)), model.step_ms(work(0, 2)), model.step_ms(work(5, 2))] == [30, 7, 37]
+    assert [step_ms(model, work(5)), step_ms(model, work(0, 2)), step_ms(model, work(5, 2))] == [30, 7, 37]
 
 
 def test_batch_decode_grows_with_sequences_and_context() -> None:
     model = BatchTiming(decode_base=5, decode_seq=0.1, decode_token=0.001)
-    assert model.step_ms(work(decodes=10, context=2000)) == pytest.approx(5 + 1 + 2)
+    assert step_ms(model, work(decodes=10, context=2000)) == pytest.approx(5 + 1 + 2)
 
 
 def test_speedup_divides_and_slow_multiplies() -> None:
