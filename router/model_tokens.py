@@ -7,6 +7,7 @@ model's own engines are asked. Touches the network only through the services.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Awaitable
 from typing import Any
 
@@ -29,10 +30,10 @@ _CHECK_TIMEOUT = 5.0
 
 
 class ModelTokens:
-    def __init__(self, fleet: Fleet, local: LocalTokenizer | None) -> None:
+    def __init__(self, fleet: Fleet, local: LocalTokenizer | None, tls: ssl.SSLContext | None = None) -> None:
         self._fleet = fleet
         self._local = local
-        self._http = EngineHttp()
+        self._http = EngineHttp(tls)
         self._services: dict[str, TokenService] = {}
         self._checks: dict[str, CheckResult] = {}
         self._urls: dict[str, tuple[FleetView, list[str]]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from pathlib import Path
 from typing import Protocol
 
@@ -54,6 +55,7 @@ class FleetMonitor:
         patience: int = 3,
         model: str | None = None,
         models_interval: float = 10.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.fleet = fleet
         self.listener = listener
@@ -63,7 +65,7 @@ class FleetMonitor:
         self.models_interval = models_interval
         """Seconds after which a worker is asked for its models again."""
         self.file_errors = 0
-        self._prober = Prober(timeout)
+        self._prober = Prober(timeout, tls)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._wake: dict[str, asyncio.Event] = {}

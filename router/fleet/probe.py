@@ -8,6 +8,7 @@ unknown and is said so. Sizes of answers are bounded, so a lying engine cannot f
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -52,12 +53,14 @@ class EngineFacts:
 
 
 class Prober:
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: checks the certificates of https engines; without it, what the system trusts does."""
         self._http = httpx.AsyncClient(
             timeout=timeout,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             follow_redirects=False,
             trust_env=False,
+            verify=True if tls is None else tls,
         )
 
     async def close(self) -> None:

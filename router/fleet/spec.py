@@ -21,6 +21,7 @@ _REPEATED = ("taint", "instance")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9._~:%-]+")
 _PATH = re.compile(r"[A-Za-z0-9._~!$&'()*+;=:@%/-]*")
+_PORTS = {"http": 80, "https": 443}
 _ENDPOINT = re.compile(r"(tcp|ipc|inproc)://[!-~]+")
 
 
@@ -82,18 +83,18 @@ def _checked_url(url: str, shown: str) -> str:
         url = "http://" + url
     try:
         parts = urlsplit(url)
-        port = 80 if parts.port is None else parts.port
+        port = _PORTS.get(parts.scheme, 80) if parts.port is None else parts.port
     except ValueError as error:
         raise SpecError(f"worker '{shown}': {error}") from None
-    if parts.scheme != "http":
-        raise SpecError(f"worker '{shown}': only http:// engines are supported, not {parts.scheme}://")
+    if parts.scheme not in _PORTS:
+        raise SpecError(f"worker '{shown}': only http:// and https:// engines are supported, not {parts.scheme}://")
     name = parts.hostname or ""
     if not _HOST.fullmatch(name) or not port or "@" in parts.netloc or parts.query or parts.fragment:
-        raise SpecError(f"worker '{shown}': a worker is http://HOST:PORT[/PREFIX]")
+        raise SpecError(f"worker '{shown}': a worker is http[s]://HOST:PORT[/PREFIX]")
     if not _PATH.fullmatch(parts.path):
         raise SpecError(f"worker '{shown}': the path may hold only what a URL may; the rest is written %XX")
     host = f"[{name}]" if ":" in name else name
-    return f"http://{host}:{port}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
 
 def _check_endpoint(endpoint: str, key: str, ranks: int, shown: str) -> None:
@@ -110,7 +111,7 @@ def default_id(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
     name = f"ip6-{re.sub('[:%]', '_', host)}" if ":" in host else host
-    name += f"-{parts.port or 80}"
+    name += f"-{parts.port or _PORTS.get(parts.scheme, 80)}"
     if parts.path.strip("/"):
         name += "-" + hashlib.blake2s(parts.path.encode(), digest_size=3).hexdigest()
     return name

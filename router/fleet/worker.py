@@ -80,4 +80,5 @@ class Worker:
 
 def endpoint_of(url: str) -> Endpoint:
     parts = urlsplit(url)
-    return Endpoint(parts.hostname or "", parts.port or 80, parts.path.rstrip("/"))
+    tls = parts.scheme == "https"
+    return Endpoint(parts.hostname or "", parts.port or (443 if tls else 80), parts.path.rstrip("/"), tls)

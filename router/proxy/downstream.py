@@ -27,7 +27,24 @@ _PIPELINE_BYTES = 64 * 1024
 _PIPELINE_BURST = 16
 _LINGER = 2.0
 _BODY_RATE = 64 * 1024
+_MOST_EMPTY_LINES = 2
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Life:
+    """What is left of a connection whose requests or age are limited."""
+
+    __slots__ = ("_requests", "_until")
+
+    def __init__(self, requests: int, until: float) -> None:
+        """`requests`: 0 for any number; `until`: on the loop's clock."""
+        self._requests = requests
+        self._until = until
+
+    def over(self, now: float) -> bool:
+        """Count a request. Returns whether it is the last."""
+        self._requests -= 1
+        return self._requests == 0 or now >= self._until
 
 
 class ClientConnection(asyncio.Protocol):
@@ -41,6 +58,7 @@ class ClientConnection(asyncio.Protocol):
         "_done",
         "_exchange",
         "_head",
+        "_life",
         "_peer",
         "_plane",
         "_read_paused",
@@ -50,6 +68,7 @@ class ClientConnection(asyncio.Protocol):
         "_write_paused",
         "deadline",
         "group",
+        "last",
         "transport",
     )
 
@@ -73,6 +92,9 @@ class ClientConnection(asyncio.Protocol):
         self._write_paused = False
         self._resuming = False
         self._unsent = 0
+        # How long the connection may be used; `last`: no request follows the one in progress.
+        self._life: _Life | None = None
+        self.last = False
 
     # The life of a connection.
 
@@ -83,7 +105,10 @@ class ClientConnection(asyncio.Protocol):
         keep_alive(transport)
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
-        self.deadline = self._time() + plane.timeouts.request
+        now = self._time()
+        self.deadline = now + plane.timeouts.request
+        if plane.limits.max_requests or plane.timeouts.max_age:
+            self._life = _Life(plane.limits.max_requests, now + (plane.timeouts.max_age or NEVER))
         plane.joined(self)
         limit, current = plane.limits.max_connections, plane.stats.connections
         if current > limit:
@@ -102,6 +127,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The client is done with us; the transport closes by itself, after what is written."""
         self._gone()
+        self._watch_progress()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -149,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
         Returns what is behind them, or None while the request is incomplete.
         """
         buffer = self._buffer
-        begins = not buffer
+        begins = len(buffer) <= 1
         if buffer:
             searched = max(len(buffer) - 3, 0)
             buffer += data
@@ -158,12 +184,11 @@ class ClientConnection(asyncio.Protocol):
                 return None
             data = bytes(buffer)
             buffer.clear()
-        while data.startswith(b"\r\n"):
-            data = data[2:]
-        if not data or data == b"\r":
-            buffer += data
-            self._head_due(begins)
-            return None
+        if data[0] == 13:
+            data = self._without_empty_lines(data)
+            if not data or data == b"\r":
+                buffer += data
+                return None
         if not 65 <= data[0] <= 90:
             raise BadRequest(400, "bad_request_head", "The request does not begin with a method.")
         end = data.find(b"\r\n\r\n") + 4
@@ -180,6 +205,15 @@ class ClientConnection(asyncio.Protocol):
             self._content = data[:length]
             return data[length:]
         return self._begin_body(head, data)
+
+    def _without_empty_lines(self, data: bytes) -> bytes:
+        """Old clients send an empty line behind a body (RFC 9112, section 2.2). More of them are no mistake."""
+        begin = 0
+        while data.startswith(b"\r\n", begin):
+            begin += 2
+            if begin > 2 * _MOST_EMPTY_LINES:
+                raise BadRequest(400, "bad_request_head", "The request begins with empty lines.")
+        return data[begin:]
 
     def _head_due(self, begins: bool) -> None:
         """A head has come in part: the time it may take counts from its first byte."""
@@ -238,6 +272,8 @@ class ClientConnection(asyncio.Protocol):
         self._head = None
         self._content = b""
         self.deadline = NEVER
+        if self._life is not None:
+            self.last = self._life.over(inbound.arrived)
         stats = plane.stats
         stats.requests += 1
         stats.open_requests += 1
@@ -342,23 +378,27 @@ class ClientConnection(asyncio.Protocol):
         self._forget_request()
         self._done = True
         self.answer(answer, False, True, bodiless, b"x-request-id: %b\r\n" % request_id.encode())
-        if self.transport is not None and self.transport.can_write_eof():
-            self.transport.write_eof()
-            self._resume_reading()
-            self.deadline = self._time() + _LINGER
-        else:
-            self._close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say that nothing more comes (where the transport can: TLS cannot), and drop what does until the client has
+        closed: bytes left unread would make the kernel take the answer back."""
+        transport = self.transport
+        if transport is None:
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._resume_reading()
+        self.deadline = self._time() + _LINGER
 
     def _close(self) -> None:
         """Close when all is written."""
         if self.transport is None:
             return
-        if self._buffer and not self._done and self.transport.can_write_eof():
+        if self._buffer and not self._done:
             self._done = True
             self._forget_request()
-            self.transport.write_eof()
-            self._resume_reading()
-            self.deadline = self._time() + _LINGER
+            self._linger()
             return
         self._done = True
         self._watch_progress()

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 class Endpoint(NamedTuple):
     """An engine's HTTP address. `prefix` is the path of the worker's URL without a trailing slash, mostly empty.
+    `tls`: it is https.
 
     A tuple, because it is hashed once a request: equal addresses share one pool of connections.
     """
@@ -21,6 +22,7 @@ class Endpoint(NamedTuple):
     host: str
     port: int
     prefix: str = ""
+    tls: bool = False
 
 
 @dataclass(slots=True)
@@ -175,6 +177,8 @@ class Timeouts:
     inside an answer, and the longest time a client may leave a full buffer untouched. `request` is what a client has
     for a head, and again for a body (there one second more for each 64 KiB received). `keepalive` ends an unused
     downstream connection, `pool_idle` an unused upstream one, before the engine does (uvicorn: after 5 s).
+    `handshake` is what a client has for a TLS handshake (an engine: `connect`). A client's connection older than
+    `max_age` ends with its next answer; 0: no matter how old.
     """
 
     connect: float = 5.0
@@ -183,11 +187,14 @@ class Timeouts:
     request: float = 60.0
     keepalive: float = 75.0
     pool_idle: float = 4.0
+    handshake: float = 10.0
+    max_age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes and counts that a client controls."""
+    """Bytes and counts that a client controls. `max_requests`: on one connection, which ends with the answer to the
+    last of them; 0: any number."""
 
     max_body: int = 64 * 1024 * 1024
     max_head: int = 64 * 1024
@@ -195,6 +202,7 @@ class Limits:
     max_connections: int = 20_000
     write_high_water: int = 256 * 1024
     idle_per_endpoint: int = 512
+    max_requests: int = 0
 
 
 @dataclass(slots=True)
@@ -204,6 +212,7 @@ class PlaneStats:
     `bad_requests`: refused by the plane itself (4xx, too many connections). `upstream_refreshed`: a re-used connection
     was found dead and the request went again on a fresh one. `retries`: legs after the first. `faults`: exceptions out
     of the dispatcher or a leg. `unwatched`: answers whose content or usage could not be followed to the end.
+    `tls_begun`, `tls_done`: connections of clients accepted for a TLS handshake, and those that came through it.
     """
 
     connections: int = 0
@@ -216,4 +225,6 @@ class PlaneStats:
     retries: int = 0
     faults: int = 0
     unwatched: int = 0
+    tls_begun: int = 0
+    tls_done: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from typing import Protocol
 
 from router.proxy.downstream import ClientConnection
@@ -51,7 +52,10 @@ class DataPlane:
         limits: Limits,
         stats: PlaneStats,
         journal: Journal | None = None,
+        tls: ssl.SSLContext | None = None,
+        engine_tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls`: for clients, who speak plain HTTP without it; `engine_tls`: for endpoints that are https."""
         self.dispatcher = dispatcher
         self.journal = journal
         self.ids = RequestIds()
@@ -60,6 +64,8 @@ class DataPlane:
         self.stats = stats
         self.draining = False
         self.stopped = False
+        self._tls = tls
+        self._engine_tls = engine_tls
         self.loop: asyncio.AbstractEventLoop
         self._sweeper: Sweeper
         self._server: asyncio.Server | None = None
@@ -79,12 +85,29 @@ class DataPlane:
         shortest = min(t.connect, t.first_byte, t.idle, t.request, t.keepalive, t.pool_idle)
         self._sweeper = Sweeper(self.loop, min(shortest / 4, _COARSEST_SWEEP))
         try:
-            self._server = await self.loop.create_server(lambda: ClientConnection(self), host, port, backlog=_BACKLOG)
+            self._server = await self._listen(host, port)
         except OSError:
             self._sweeper.stop()
             raise
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        if self._tls is None:
+            return await self.loop.create_server(lambda: ClientConnection(self), host, port, backlog=_BACKLOG)
+        return await self.loop.create_server(
+            self._accepted,
+            host,
+            port,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=self.timeouts.handshake,
+            ssl_shutdown_timeout=_LAST_WORDS,
+        )
+
+    def _accepted(self) -> ClientConnection:
+        self.stats.tls_begun += 1
+        return ClientConnection(self)
 
     async def stop(self, drain: float) -> None:
         """Stop accepting, let running requests end for up to `drain` seconds, then end what is left."""
@@ -141,7 +164,9 @@ class DataPlane:
     def pool(self, endpoint: Endpoint) -> EnginePool:
         pool = self._pools.get(endpoint)
         if pool is None:
-            pool = EnginePool(endpoint, self.loop, self.timeouts, self.limits, self.stats, self._sweeper)
+            pool = EnginePool(
+                endpoint, self.loop, self.timeouts, self.limits, self.stats, self._sweeper, self._engine_tls
+            )
             self._pools[endpoint] = pool
         return pool
 
@@ -149,6 +174,8 @@ class DataPlane:
         self._clients.add(client)
         self._sweeper.add(client)
         self.stats.connections += 1
+        if self._tls is not None:
+            self.stats.tls_done += 1
 
     def left(self, client: ClientConnection) -> None:
         self._clients.discard(client)

@@ -138,7 +138,7 @@ class Exchange:
         request = self._head
         self._dechunk = head.length == CHUNKED and not request.http11
         self._framed = head.length != UNTIL_CLOSE and not self._dechunk
-        self._keep = request.keep_alive and self._framed and not self._plane.draining
+        self._keep = request.keep_alive and self._framed and not self._plane.draining and not client.last
         lines = head.lines
         if head.length == CHUNKED and not self._dechunk:
             lines += b"transfer-encoding: chunked\r\n"
@@ -218,7 +218,7 @@ class Exchange:
     def _answer(self, answer: Answer, lines: bytes = b"") -> None:
         client, self._client = self._client, None
         assert client is not None
-        keep = self._head.keep_alive and not self._plane.draining
+        keep = self._head.keep_alive and not self._plane.draining and not client.last
         if b"x-request-id:" not in lines and not any(name == "x-request-id" for name, _ in answer.headers):
             lines += b"x-request-id: %b\r\n" % self._request_id().encode()
         record = self._record

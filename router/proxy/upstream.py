@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from typing import TYPE_CHECKING, cast
 
 from router.proxy.bodies import ChunkScanner
@@ -36,6 +37,7 @@ class EnginePool:
         "_idle",
         "_loop",
         "_on_path",
+        "_tls",
         "closed",
         "endpoint",
         "limits",
@@ -52,7 +54,9 @@ class EnginePool:
         limits: Limits,
         stats: PlaneStats,
         sweeper: Sweeper,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls`: for an endpoint that is https."""
         self.endpoint = endpoint
         self.timeouts = timeouts
         self.limits = limits
@@ -60,6 +64,7 @@ class EnginePool:
         self.sweeper = sweeper
         self.closed = False
         self._loop = loop
+        self._tls = tls if endpoint.tls else None
         self._idle: dict[EngineConnection, None] = {}
         self._connects: set[asyncio.Task[None]] = set()
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
@@ -93,8 +98,17 @@ class EnginePool:
         return connection
 
     async def _connect(self, connection: EngineConnection) -> None:
+        endpoint = self.endpoint
         try:
-            await self._loop.create_connection(lambda: connection, self.endpoint.host, self.endpoint.port)
+            if endpoint.tls and self._tls is None:
+                raise ValueError("the endpoint is https, and there is nothing to check its certificate with")
+            await self._loop.create_connection(
+                lambda: connection,
+                endpoint.host,
+                endpoint.port,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self.timeouts.connect,
+            )
         except (OSError, ValueError, OverflowError) as error:
             log.debug("connecting to %s:%s failed: %s", self.endpoint.host, self.endpoint.port, error)
             connection.connecting = None

@@ -9,6 +9,7 @@ in flight.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from dataclasses import dataclass, field
 from typing import cast
@@ -99,8 +100,10 @@ class _Connection(asyncio.Protocol):
 
 @dataclass(slots=True)
 class EngineHttp:
-    """Keeps connections alive, by engine. `close` when done."""
+    """Keeps connections alive, by engine. `close` when done. `tls`: checks https engines; without it, what the system
+    trusts does."""
 
+    tls: ssl.SSLContext | None = None
     _idle: dict[tuple[str, str], deque[_Connection]] = field(default_factory=dict)
 
     async def post(self, base: str, path: str, body: bytes) -> EngineAnswer:
@@ -126,7 +129,7 @@ class EngineHttp:
                 if connection.answered:
                     raise
                 break  # kept alive too long; a new connection tells whether the engine is there
-        return await self._ask(await _connect(url), request, idle)
+        return await self._ask(await _connect(url, self.tls), request, idle)
 
     async def _ask(self, connection: _Connection, request: bytes, idle: deque[_Connection]) -> EngineAnswer:
         try:
@@ -153,12 +156,12 @@ class EngineHttp:
         self._idle.clear()
 
 
-async def _connect(url: SplitResult) -> _Connection:
+async def _connect(url: SplitResult, tls: ssl.SSLContext | None) -> _Connection:
     secure = url.scheme == "https"
     try:
         port = url.port or (443 if secure else 80)
         _, connection = await asyncio.get_running_loop().create_connection(
-            _Connection, url.hostname or "", port, ssl=True if secure else None
+            _Connection, url.hostname or "", port, ssl=(tls or True) if secure else None
         )
     except (OSError, ValueError) as error:
         raise EngineUnreachable(f"cannot connect: {error}") from None

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from router.fleet.spec import SpecError, check_unique, parse_spec, read_workers_file, spec_from_item
+from router.fleet.worker import endpoint_of
 from router.model import WorkerSpec
+from router.proxy.interface import Endpoint
 
 
 def test_a_url_alone_gets_an_id_from_its_address() -> None:
@@ -33,6 +35,25 @@ def test_a_scheme_may_be_left_out() -> None:
     assert parse_spec("localhost:8000").url == "http://localhost:8000"
 
 
+@pytest.mark.parametrize(
+    ("given", "url", "id_"),
+    [
+        ("https://h", "https://h:443", "h-443"),
+        ("https://h:8443/base/", "https://h:8443/base", None),
+        ("http://h", "http://h:80", "h-80"),
+    ],
+)
+def test_a_scheme_decides_the_port_that_is_left_out(given: str, url: str, id_: str | None) -> None:
+    spec = parse_spec(given)
+    assert spec.url == url
+    assert id_ is None or spec.id == id_
+
+
+@pytest.mark.parametrize(("url", "tls"), [("https://h:1", True), ("http://h:1", False)])
+def test_an_https_url_is_an_endpoint_with_tls(url: str, tls: bool) -> None:
+    assert endpoint_of(url) == Endpoint("h", 1, "", tls)
+
+
 def test_two_paths_on_one_address_get_different_ids() -> None:
     assert parse_spec("http://h:1/a").id != parse_spec("http://h:1/b").id
 
@@ -42,7 +63,7 @@ def test_two_paths_on_one_address_get_different_ids() -> None:
     [
         ("http://h:1,foo=1", "unknown key 'foo'"),
         ("http://h:1,foo", "'foo' is not key=value"),
-        ("https://h:1", "only http://"),
+        ("ftp://h:1", "only http:// and https://"),
         ("http://h:99999", "out of range"),
         ("http://", "HOST:PORT"),
         ("http://h:1,ranks=0", "ranks must be a whole number from 1 to 64"),
