@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.client.timing import Timing
 from bench.control import DecisionFacts
+from bench.slo import targets
 from bench.stats import Floats, Paired, mean, percentile, share_of_sums, statistic
 from bench.workload.model import Request
 
@@ -60,25 +61,14 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str) -> Slo:
-        """`ttft=500ms,itl=50ms,e2e=2s`.
+        """`ttft=500ms,itl=50ms,e2e=2s`; `ttft_p95=` is the same here, of several statistics the widest limit counts.
 
         Raises:
             ValueError: not of that form.
         """
         limits: dict[str, float] = {}
-        for part in text.split(","):
-            name, equals, value = part.strip().partition("=")
-            scale = 1.0
-            if value.endswith("ms"):
-                value = value[:-2]
-            elif value.endswith("s"):
-                value, scale = value[:-1], 1000.0
-            if not equals or name not in ("ttft", "itl", "e2e"):
-                raise ValueError(f"{part.strip()!r}: ttft=, itl= or e2e= wanted, such as ttft=500ms")
-            try:
-                limits[f"{name}_ms"] = float(value) * scale
-            except ValueError:
-                raise ValueError(f"{part.strip()!r}: {value!r} is not a time such as 500ms or 2s") from None
+        for target in targets(text):
+            limits[target.metric] = max(target.limit, limits.get(target.metric, 0.0))
         return cls(**limits)
 
     def met(self, measured: Measured) -> bool:
