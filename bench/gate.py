@@ -1,27 +1,31 @@
 """Gates: `--gate 'ttft_ms.p95: kv <= 0.95*random'` -> pass, fail or inconclusive. Pure.
 
 A gate on two arms is judged by the 95 % interval of their ratio: pass if all of it keeps the limit, fail if none of
-it does, inconclusive between, and wherever there is no ratio. A gate on one arm and a number is judged by the arm's
-own value. An inconclusive gate is not a pass.
+it does, inconclusive between, and wherever there is no ratio. So `kv <= 1.05*random (non-inferior)` passes only if the
+worst that the interval leaves open is inside the margin. A gate on one arm and a number is judged by the arm's own
+value. `capacity` is judged by the brackets that the search left. An inconclusive gate is not a pass.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.metrics import COMPARED, QUANTILES
+from bench.slo import milliseconds
 from bench.stats import Comparison
 
 _FORM = re.compile(
     r"^\s*(?P<metric>[a-z0-9_.]+)\s*:\s*(?P<left>[^\s<>=*]+)\s*(?P<op><=|>=|<|>)\s*"
-    r"(?:(?P<factor>[0-9.]+)\s*\*\s*)?(?P<right>[^\s<>=*()]+)\s*(?:\(non-inferior\))?\s*$"
+    r"(?:(?P<factor>[0-9.]+)\s*\*\s*)?(?P<right>[^\s<>=*()]+)\s*(?P<margin>\(non-inferior\))?\s*$"
 )
 _LATENCIES = ("ttft", "itl", "e2e")
 _STATS = ("mean", *(f"p{q:g}" for q in QUANTILES))
-_PLAIN = ("cached_token_ratio", "output_tok_s", "goodput", "load_cv")
+CAPACITY = "capacity"
+_PLAIN = ("cached_token_ratio", "output_tok_s", "goodput", "load_cv", CAPACITY)
 
 
 class GateResult(StrEnum):
@@ -36,7 +40,7 @@ class GateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """`left` and `right` are arms; `right` None: `factor` is the limit itself."""
+    """`left` and `right` are arms; `right` None: `factor` is the limit itself (a latency's in milliseconds)."""
 
     text: str
     metric: str
@@ -44,6 +48,7 @@ class Gate:
     op: str
     factor: float
     right: str | None
+    non_inferior: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +73,31 @@ def parse_gate(text: str, arms: list[str]) -> Gate:
     left, right = found["left"], found["right"]
     if left not in arms:
         raise GateError(f"gate {text!r}: no arm {left!r}; the arms are {', '.join(arms)}")
-    factor = float(found["factor"]) if found["factor"] else 1.0
+    factor = _number(found["factor"] or "1", text)
+    margin = found["margin"] is not None
     if right in arms:
-        if metric not in COMPARED:
+        if metric not in (*COMPARED, CAPACITY):
             raise GateError(
-                f"gate {text!r}: arms are not compared by {metric}, only by {', '.join(COMPARED)}; "
+                f"gate {text!r}: arms are not compared by {metric}, only by {', '.join((*COMPARED, CAPACITY))}; "
                 "give a number instead of the second arm"
             )
-        return Gate(text, metric, left, found["op"], factor, right)
+        if margin and (factor <= 1 if found["op"] in ("<=", "<") else factor >= 1):
+            raise GateError(f"gate {text!r}: (non-inferior) needs a margin, such as 1.05* with <= or 0.95* with >=")
+        return Gate(text, metric, left, found["op"], factor, right, margin)
+    if margin:
+        raise GateError(f"gate {text!r}: (non-inferior) is for two arms; {right!r} is none of {', '.join(arms)}")
     try:
-        return Gate(text, metric, left, found["op"], factor * float(right), None)
+        limit = milliseconds(right) if metric.partition("_")[0] in _LATENCIES else float(right)
     except ValueError:
         raise GateError(f"gate {text!r}: {right!r} is neither a number nor an arm ({', '.join(arms)})") from None
+    return Gate(text, metric, left, found["op"], factor * limit, None)
+
+
+def _number(written: str, text: str) -> float:
+    try:
+        return float(written)
+    except ValueError:
+        raise GateError(f"gate {text!r}: {written!r} is not a number") from None
 
 
 def _metric(name: str, text: str) -> str:
@@ -100,7 +118,7 @@ def judge(
     value: Callable[[str, str], float | None],
     void: list[str],
 ) -> Judged:
-    """Judges one gate.
+    """Judges one gate on a comparison. For `capacity` see `judge_capacity`.
 
     Args:
         gate: the gate.
@@ -114,13 +132,39 @@ def judge(
         own = value(gate.left, gate.metric)
         if own is None:
             return Judged(gate, GateResult.INCONCLUSIVE, f"{gate.left} has no {gate.metric}")
-        kept = _keeps(own, gate.op, gate.factor)
-        return Judged(gate, GateResult.PASS if kept else GateResult.FAIL, f"{gate.metric} of {gate.left} is {own:.4g}")
+        return _judged(gate, own, own, f"{gate.metric} of {gate.left} is {own:.4g}")
     found = compared(gate.metric, gate.right, gate.left)
     if found is None or found.ratio is None or found.ci95 is None:
         return Judged(gate, GateResult.INCONCLUSIVE, f"there is no ratio of {gate.left} to {gate.right}")
     low, high = found.ci95
     why = f"{gate.left} is {found.ratio:.3f} times {gate.right}, 95 % interval {low:.3f} to {high:.3f}"
+    return _judged(gate, low, high, why)
+
+
+def judge_capacity(gate: Gate, bracket: Callable[[str], tuple[float, float] | None]) -> Judged:
+    """Judges a gate on capacity.
+
+    Args:
+        gate: the gate.
+        bracket: arm -> the largest rate that met the objectives and the smallest that did not (+inf: none did not);
+            None: not known.
+    """
+    left = bracket(gate.left)
+    right = bracket(gate.right) if gate.right else (1.0, 1.0)
+    if left is None or right is None:
+        unknown = gate.left if left is None else gate.right
+        return Judged(gate, GateResult.INCONCLUSIVE, f"the capacity of {unknown} is not known (--capacity --slo)")
+    low = left[0] / right[1]
+    high = left[1] / right[0] if right[0] > 0 else math.inf
+    if gate.right:
+        why = f"{gate.left} carries {low:.2f} to {high:.2f} times what {gate.right} does"
+    else:
+        why = f"{gate.left} carries {low:.4g} to {high:.4g} requests/s"
+    return _judged(gate, low, high, why)
+
+
+def _judged(gate: Gate, low: float, high: float, why: str) -> Judged:
+    """By the two ends of what the value may be."""
     ends = (_keeps(low, gate.op, gate.factor), _keeps(high, gate.op, gate.factor))
     if all(ends):
         return Judged(gate, GateResult.PASS, why)

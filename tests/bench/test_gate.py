@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.gate import Gate, GateError, GateResult, judge, parse_gate
+from bench.gate import Gate, GateError, GateResult, judge, judge_capacity, parse_gate
 from bench.stats import Comparison
 
 ARMS = ["kv", "random", "kv#2"]
@@ -85,3 +85,52 @@ def test_two_arms_cannot_be_gated_by_a_metric_without_a_ratio(metric: str) -> No
     with pytest.raises(GateError, match="arms are not compared by"):
         parse_gate(f"{metric}: kv <= 0.9*random", ["kv", "random"])
     assert parse_gate(f"{metric}: kv <= 3", ["kv", "random"]).right is None
+
+
+@pytest.mark.parametrize(("text", "limit"), [("500ms", 500), ("0.5s", 500), ("500", 500)])
+def test_a_limit_may_have_a_unit(text: str, limit: float) -> None:
+    assert parse_gate(f"ttft_p95: kv <= {text}", ARMS).factor == limit
+
+
+@pytest.mark.parametrize(
+    ("ci", "result"),
+    [((0.9, 1.04), GateResult.PASS), ((0.9, 1.06), GateResult.INCONCLUSIVE), ((1.06, 1.2), GateResult.FAIL)],
+)
+def test_non_inferior_passes_only_with_the_whole_interval_inside_the_margin(
+    ci: tuple[float, float], result: GateResult
+) -> None:
+    assert judged("itl_ms.mean: kv <= 1.05*random (non-inferior)", ci) is result
+
+
+@pytest.mark.parametrize("text", ["kv <= random", "kv <= 0.9*random", "kv >= 1.1*random", "kv <= 500"])
+def test_non_inferior_without_a_margin_is_refused(text: str) -> None:
+    with pytest.raises(GateError, match="non-inferior"):
+        parse_gate(f"ttft_ms.mean: {text} (non-inferior)", ARMS)
+
+
+def test_a_factor_that_is_no_number_is_refused() -> None:
+    with pytest.raises(GateError, match=r"'1\.2\.3' is not a number"):
+        parse_gate("ttft_ms.mean: kv <= 1.2.3*random", ARMS)
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("capacity: kv >= 1.1*random", GateResult.PASS),
+        ("capacity: kv >= 1.5*random", GateResult.INCONCLUSIVE),
+        ("capacity: kv >= 2*random", GateResult.FAIL),
+        ("capacity: kv >= 12", GateResult.PASS),
+        ("capacity: kv >= 12.5", GateResult.INCONCLUSIVE),
+        ("capacity: kv#2 >= 1", GateResult.INCONCLUSIVE),
+    ],
+)
+def test_a_gate_on_capacity_is_judged_by_the_worst_that_the_brackets_leave_open(text: str, result: GateResult) -> None:
+    """kv carries 12 to 13, random 8 to 9: between 12/9 = 1.33 and 13/8 = 1.63 times as much."""
+    brackets = {"kv": (12.0, 13.0), "random": (8.0, 9.0)}
+    assert judge_capacity(parse_gate(text, ARMS), brackets.get).result is result
+
+
+def test_an_arm_that_never_failed_may_carry_any_multiple() -> None:
+    brackets = {"kv": (12.0, float("inf")), "random": (8.0, 9.0)}
+    assert judge_capacity(parse_gate("capacity: kv >= 1.3*random", ARMS), brackets.get).result is GateResult.PASS
+    assert judge_capacity(parse_gate("capacity: kv <= 2*random", ARMS), brackets.get).result is GateResult.INCONCLUSIVE
