@@ -18,7 +18,7 @@ import numpy as np
 from router.affinity import SessionAffinity
 from router.chunk_source import ChunkSource
 from router.core_settings import ApproximatePolicy, CoreSettings
-from router.eligibility import refusal, why_not
+from router.eligibility import last_resort, refusal, slow_start, why_not
 from router.engine_time import EngineTiming, PrefillModel
 from router.events.cache_events import AllBlocksCleared, BlockMoved, BlockRemoved, Event, Tier
 from router.fleet.registry import Fleet
@@ -30,6 +30,7 @@ from router.model import (
     Candidates,
     Decision,
     Degraded,
+    FloatArray,
     IntArray,
     Learns,
     Policy,
@@ -55,6 +56,7 @@ __all__ = ["ApproximatePolicy", "ChunkSource", "CoreSettings", "RoutingCore"]
 
 _LRU_ENTRY_BYTES = 128
 FALLBACK_BLOCK_SIZE = 16
+_LEAST_SHARE = 0.1
 
 
 class RoutingCore:
@@ -183,6 +185,8 @@ class RoutingCore:
         own = view.zeros
         decode = self.loads.decode_blocks(slots)
         codes = why_not(request, view, self.thresholds, prefill, decode)
+        if view.warming and request.pin_worker is None:
+            codes = slow_start(codes, view, self.loads.active_requests[slots], self.warm_shares(view, now))
         device = host = disk = shared = told = view.zeros
         new_blocks = view.zeros
         for size, keys in request.keys.items():
@@ -266,7 +270,8 @@ class RoutingCore:
         """
         request.now = self.loads.now = now
         candidates = self.candidates(request, now)
-        if not np.count_nonzero(candidates.eligible):
+        desperate = not np.count_nonzero(candidates.eligible)
+        if desperate and not self._last_resort(request, candidates):
             raise refusal(
                 request,
                 self.fleet.view,
@@ -288,9 +293,25 @@ class RoutingCore:
         decision.prompt_tokens = request.prompt_tokens
         decision.block_size = block
         decision.degraded += missing(request, policy, candidates, self.fleet.view)
+        if desperate:
+            decision.degraded += (Degraded.LAST_RESORT,)
         held = candidates.device[winner] + candidates.host[winner] + candidates.disk[winner] + candidates.shared[winner]
         decision.predicted_cached_tokens = reusable_tokens(int(held), request.prompt_tokens, block)
         return decision
+
+    def _last_resort(self, request: RouteRequest, candidates: Candidates) -> bool:
+        """Lets in workers whose circuit is open, if that helps."""
+        loads = candidates.prefill_tokens, candidates.decode_blocks
+        codes = last_resort(request, self.fleet.view, candidates.why_not, self.thresholds, loads)
+        if codes is not None:
+            candidates.why_not, candidates.eligible = codes, codes == 0
+        return codes is not None
+
+    def warm_shares(self, view: FleetView, now: float) -> FloatArray:
+        """What each row of `view.warming` may have of the others' mean load: from a tenth to all."""
+        since = np.array([view.members[row].warm_since or 0.0 for row in view.warming])
+        shares: FloatArray = np.clip((now - since) / max(self.settings.slow_start, 1e-9), _LEAST_SHARE, 1.0)
+        return shares
 
     def home(self, request: RouteRequest) -> tuple[str, int] | None:
         """The only (worker, dp rank) that may serve the request because its session is bound there, if it is."""

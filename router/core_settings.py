@@ -24,7 +24,8 @@ class ApproximatePolicy(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
     """Limits in bytes, times in seconds. `predict_ttl`: how long the blocks of an ended request count as held while KV
-    events have neither confirmed nor removed them; 0 switches predict-on-route off, for running requests as well."""
+    events have neither confirmed nor removed them; 0 switches predict-on-route off, for running requests as well.
+    `slow_start`: how long a worker that has just come up gets less than its full share; 0 is not at all."""
 
     policies: PolicySettings = field(default_factory=PolicySettings)
     affinity: AffinitySettings | None = None
@@ -38,6 +39,7 @@ class CoreSettings:
     truth: TruthSettings | None = field(default_factory=TruthSettings)
     shared_cache: bool = False
     thresholds: BusyThresholds = field(default_factory=BusyThresholds)
+    slow_start: float = 0.0
     seed: int | None = None
 
     @property

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from router.model import NO_HINTS, AllBusy, BadRequest, IntArray, NoWorkers, RouteRequest, RoutingError, WhyNot
+from router.model import (
+    NO_HINTS,
+    AllBusy,
+    BadRequest,
+    FloatArray,
+    IntArray,
+    NoWorkers,
+    RouteRequest,
+    RoutingError,
+    WhyNot,
+)
 
 if TYPE_CHECKING:
     from router.fleet.view import FleetView
@@ -42,12 +52,13 @@ def why_not(
     thresholds: BusyThresholds,
     prefill_tokens: IntArray,
     decode_blocks: IntArray,
+    base: IntArray | None = None,
 ) -> IntArray:
     """`WhyNot` of each row, shape (n,); 0 is eligible.
 
-    A worker is busy only if each of its ranks is past a threshold.
+    A worker is busy only if each of its ranks is past a threshold. `base`: to start from other codes than the view's.
     """
-    codes = view.base_why_not(request.model)
+    codes = view.base_why_not(request.model) if base is None else base
     hints = request.hints
     plain = request.pin_worker is None and request.pin_rank is None and not request.tried and hints is NO_HINTS
     if plain and not thresholds.any:
@@ -66,6 +77,43 @@ def why_not(
         _mark(codes, _rows(view, lambda row: view.workers[row] in request.tried), WhyNot.ALREADY_TRIED)
     if request.pin_worker is not None:
         codes[_rows(view, lambda row: view.workers[row] != request.pin_worker)] = WhyNot.NOT_PINNED
+    return codes
+
+
+def last_resort(
+    request: RouteRequest,
+    view: FleetView,
+    codes: IntArray,
+    thresholds: BusyThresholds,
+    loads: tuple[IntArray, IntArray],
+) -> IntArray | None:
+    """Where nobody is eligible, the codes with every circuit closed, if those let somebody in: a circuit breaker may
+    steer a request, but never refuse it. None while somebody is only busy: that is worth waiting for.
+
+    `loads`: prefill tokens and decode blocks of each row.
+    """
+    base = None if (codes == WhyNot.BUSY).any() else view.without_circuits(request.model)
+    if base is None:
+        return None
+    again = why_not(request, view, thresholds, *loads, base=base)
+    return again if (again == 0).any() else None
+
+
+def slow_start(codes: IntArray, view: FleetView, active: IntArray, shares: FloatArray) -> IntArray:
+    """The codes with SLOW_START where a new worker has its share of what the others have in flight, on average.
+
+    `active`: requests in flight of each row; `shares` (0..1): one a row of `view.warming`. One request at a time is
+    always allowed, and the rule is void while every eligible row is new.
+    """
+    full = codes == 0
+    full[list(view.warming)] = False
+    if not full.any():
+        return codes
+    codes = codes.copy()
+    mean = float(active[full].mean())
+    for row, share in zip(view.warming, shares, strict=True):
+        if codes[row] == 0 and active[row] >= max(1.0, share * mean):
+            codes[row] = WhyNot.SLOW_START
     return codes
 
 

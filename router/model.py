@@ -59,6 +59,7 @@ class Degraded(StrEnum):
     INDEX_DISTRUSTED = "index_distrusted"
     MULTIMODAL = "multimodal"
     SHARED_CACHE_UNREACHABLE = "shared_cache_unreachable"
+    LAST_RESORT = "last_resort"
 
 
 class WhyNot(IntEnum):
@@ -69,11 +70,13 @@ class WhyNot(IntEnum):
     WRONG_MODEL = 2
     UNHEALTHY = 3
     DRAINING = 4
-    RANK_OUT_OF_RANGE = 5
-    TAINT = 6
-    BUSY = 7
-    ALREADY_TRIED = 8
-    NOT_PINNED = 9
+    CIRCUIT_OPEN = 5
+    RANK_OUT_OF_RANGE = 6
+    TAINT = 7
+    BUSY = 8
+    SLOW_START = 9
+    ALREADY_TRIED = 10
+    NOT_PINNED = 11
 
 
 class DeviceClass(IntEnum):

@@ -43,6 +43,11 @@ class Fleet:
     def changed(self) -> None:
         self._view = None
 
+    def circuits_changed(self) -> None:
+        """Requests are let through to a worker, or no longer: who may serve is asked anew, all else stays."""
+        if self._view is not None:
+            self._view.forget_rules()
+
     def add(self, spec: WorkerSpec) -> Worker:
         """Registers a worker; its id must be new."""
         if spec.id in self.workers:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from router.fleet.worker import Health, KvState, Worker
+from router.fleet.worker import Circuit, Health, KvState, Worker
 from router.model import IntArray, WhyNot
 
 _MOST_MODELS = 256
@@ -47,6 +47,8 @@ class FleetView:
             len(rows) and self.block_size.all() and not (self.no_events + self.lost_events + self.differs).any()
         )
         """Every row has live events and the block size of its model: nothing here can degrade a decision."""
+        self.warming = tuple(row for row, worker in enumerate(self.members) if worker.warm_since is not None)
+        """Rows of workers in their slow start."""
         self.adapters = frozenset(name for worker in members for name in worker.adapters)
         self._unique = tuple(members)
         self._base: dict[str, IntArray] = {}
@@ -60,6 +62,17 @@ class FleetView:
             if len(self._base) < _MOST_MODELS:
                 self._base[model] = codes
         return codes
+
+    def forget_rules(self) -> None:
+        """A circuit has opened or closed since."""
+        self._base.clear()
+
+    def without_circuits(self, model: str) -> IntArray | None:
+        """The same as if every circuit were closed; None if there is no difference."""
+        codes = self.base_why_not(model)
+        if not (codes == WhyNot.CIRCUIT_OPEN).any():
+            return None
+        return _ints(code if code != WhyNot.CIRCUIT_OPEN else WhyNot.OK for code in codes.tolist())
 
     def longest_context(self, model: str) -> int | None:
         """Tokens that the reachable workers of `model` take at most, prompt and answer; None if one did not tell."""
@@ -81,6 +94,8 @@ class FleetView:
             return WhyNot.UNHEALTHY
         if worker.draining:
             return WhyNot.DRAINING
+        if worker.circuit in (Circuit.OPEN, Circuit.PROBING):
+            return WhyNot.CIRCUIT_OPEN
         return WhyNot.OK
 
 

@@ -16,6 +16,15 @@ class Health(StrEnum):
     DOWN = "down"
 
 
+class Circuit(StrEnum):
+    """Whether requests are let through to a worker: all, none, or a few that try it (PROBING: those are under way)."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+    PROBING = "probing"
+
+
 class KvState(StrEnum):
     """What the router knows of a worker's KV cache.
 
@@ -41,6 +50,9 @@ class Worker:
     health: Health = Health.STARTING
     health_why: str = "not asked yet"
     draining: bool = False
+    circuit: Circuit = Circuit.CLOSED
+    warm_since: float | None = None
+    """While it is in its slow start: the core's clock when that began."""
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     max_model_len: int | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from router.eligibility import BusyThresholds, refusal, why_not
+from router.eligibility import BusyThresholds, last_resort, refusal, slow_start, why_not
 from router.fleet.registry import Fleet
-from router.fleet.worker import Health
+from router.fleet.worker import Circuit, Health
 from router.model import AllBusy, BadRequest, Hints, NoWorkers, RouteRequest, WhyNot, WorkerSpec
 
 NONE = BusyThresholds()
@@ -179,3 +179,82 @@ def test_a_worker_past_its_share_of_batched_tokens_is_busy() -> None:
     made.changed()
     limits = BusyThresholds(prefill_share=2.0)
     assert codes(made, asked(), limits, prefill=[2001, 2000, 9999]) == [WhyNot.BUSY, WhyNot.OK, WhyNot.OK]
+
+
+def test_an_open_circuit_removes_its_worker_and_a_half_open_one_does_not() -> None:
+    made = fleet("a", "b", "c", "d")
+    circuits = (Circuit.CLOSED, Circuit.OPEN, Circuit.HALF_OPEN, Circuit.PROBING)
+    for worker, circuit in zip(made.workers.values(), circuits, strict=True):
+        worker.circuit = circuit
+    made.changed()
+    assert codes(made, asked()) == [WhyNot.OK, WhyNot.CIRCUIT_OPEN, WhyNot.OK, WhyNot.CIRCUIT_OPEN]
+
+
+def test_a_circuit_that_opens_is_seen_in_the_same_view() -> None:
+    made = fleet("a", "b")
+    view = made.view
+    assert codes(made, asked()) == [WhyNot.OK, WhyNot.OK]
+    made.workers["a"].circuit = Circuit.OPEN
+    made.circuits_changed()
+    assert made.view is view
+    assert codes(made, asked()) == [WhyNot.CIRCUIT_OPEN, WhyNot.OK]
+
+
+def resort(made: Fleet, request: RouteRequest, thresholds: BusyThresholds = NONE, **load: list[int]) -> object:
+    view = made.view
+    loads = (
+        np.array(load.get("prefill", [0] * len(view.workers)), np.int64),
+        np.array(load.get("decode", [0] * len(view.workers)), np.int64),
+    )
+    found = last_resort(request, view, why_not(request, view, thresholds, *loads), thresholds, loads)
+    return None if found is None else [WhyNot(code) for code in found.tolist()]
+
+
+def half_out() -> Fleet:
+    made = fleet("out", "in")
+    made.workers["out"].circuit = Circuit.OPEN
+    made.changed()
+    return made
+
+
+def test_an_open_circuit_is_a_last_resort_when_the_others_were_tried() -> None:
+    assert resort(half_out(), asked(tried=frozenset({"in"}))) == [WhyNot.OK, WhyNot.ALREADY_TRIED]
+
+
+def test_an_open_circuit_is_no_resort_for_whom_it_has_refused_already() -> None:
+    assert resort(half_out(), asked(tried=frozenset({"in", "out"}))) is None
+
+
+def test_a_pin_on_an_open_circuit_is_honoured() -> None:
+    assert resort(half_out(), asked(pin_worker="out")) == [WhyNot.OK, WhyNot.NOT_PINNED]
+
+
+def test_a_busy_worker_is_waited_for_rather_than_an_open_circuit_tried() -> None:
+    assert resort(half_out(), asked(), BusyThresholds(prefill_tokens=10), prefill=[0, 11]) is None
+
+
+def warm(active: list[int], share: float) -> list[WhyNot]:
+    made = fleet("old", "older", "new")
+    made.workers["new"].warm_since = 0.0
+    made.changed()
+    start = why_not(asked(), made.view, NONE, np.zeros(3, np.int64), np.zeros(3, np.int64))
+    return [WhyNot(code) for code in slow_start(start, made.view, np.array(active), np.array([share])).tolist()]
+
+
+def test_a_new_worker_gets_its_share_of_the_others_mean_load() -> None:
+    assert warm([10, 30, 9], 0.5)[2] is WhyNot.OK
+    assert warm([10, 30, 10], 0.5)[2] is WhyNot.SLOW_START
+
+
+def test_a_new_worker_always_gets_one_request() -> None:
+    assert warm([0, 0, 0], 0.1)[2] is WhyNot.OK
+    assert warm([0, 0, 1], 0.1)[2] is WhyNot.SLOW_START
+
+
+def test_new_workers_alone_take_everything() -> None:
+    made = fleet("one", "two")
+    for worker in made.workers.values():
+        worker.warm_since = 0.0
+    made.changed()
+    start = why_not(asked(), made.view, NONE, np.zeros(2, np.int64), np.zeros(2, np.int64))
+    assert slow_start(start, made.view, np.array([9, 9]), np.array([0.1, 0.1])).tolist() == [0, 0]
