@@ -28,12 +28,12 @@ from bench.metrics import Slo
 from bench.report.progress import Display
 from bench.result import Provenance, result, write
 from bench.verdict import Verdict
-from bench.workload import mooncake, synthetic
+from bench.workload.arrivals import Arrivals
 from bench.workload.describe import Summary, describe
-from bench.workload.model import Workload, WorkloadError
+from bench.workload.model import Workload
+from bench.workload.source import Wish, make
 from bench.workload.tokens import Vocabulary
 
-REQUESTS_A_ROUND = 72
 TRACE_SIM_SPEEDUP = 2.0
 """Simulated engines under a trace run this much faster: its answers are long, and a block waits for its last one."""
 TOKEN_RATE = 1250.0
@@ -56,6 +56,7 @@ class Settings:
     requests: int | None = None
     rate: float | None = None
     speedup: float | None = None
+    arrivals: str | None = None
     whole_trace: bool = False
     jitter: bool = True
     seed: int = 0
@@ -134,28 +135,22 @@ def bench(settings: Settings, console: Console) -> Outcome:
 
 def make_workload(settings: Settings, rounds: int) -> Workload:
     """The workload, one slice a round."""
-    if settings.trace is not None:
-        if settings.rate is not None:
-            raise WorkloadError("--rate is for built-in workloads; a trace has its own, scale it with --speedup")
-        return mooncake.build(
-            settings.trace,
+    return make(
+        Wish(
+            name=settings.workload,
+            file=settings.trace,
             slices=rounds,
-            seed=settings.seed,
             requests=settings.requests,
-            speedup=settings.speedup if settings.speedup or not _simulated(settings) else None,
+            seed=settings.seed,
+            rate=settings.rate,
+            speedup=settings.speedup,
+            arrivals=Arrivals.parse(settings.arrivals) if settings.arrivals else None,
             whole=settings.whole_trace,
-            token_rate=TOKEN_RATE * sim_options(settings).speedup,
-            use_jitter=settings.jitter,
+            jitter=settings.jitter,
+            token_rate=TOKEN_RATE * sim_options(settings).speedup if _simulated(settings) else None,
+            workers=len(settings.workers) or settings.sim_workers,
             vocabulary=settings.vocabulary,
         )
-    return synthetic.build(
-        settings.workload,
-        slices=rounds,
-        requests=settings.requests or REQUESTS_A_ROUND * rounds,
-        seed=settings.seed,
-        rate=settings.rate,
-        speedup=settings.speedup or 1.0,
-        vocabulary=settings.vocabulary,
     )
 
 

@@ -79,7 +79,7 @@ def bench(
         option(
             "--trace",
             rich_help_panel=_LOAD,
-            help="A trace in Mooncake format, in place of --workload.",
+            help="A Mooncake trace, ShareGPT conversations, an OpenAI batch, or a schedule; in place of --workload.",
         ),
     ] = None,
     workload: Annotated[
@@ -87,7 +87,8 @@ def bench(
         option(
             "--workload",
             rich_help_panel=_LOAD,
-            help="multi-turn (conversations under shared system prompts) or no-sharing (the control).",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="A built-in workload; `kvctl bench workload list` shows them.",
         ),
     ] = "multi-turn",
     requests: Annotated[
@@ -110,6 +111,15 @@ def bench(
             min=0.001,
             rich_help_panel=_LOAD,
             help="Arrivals faster than written. A trace before simulated engines: by default what two cores can carry.",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        option(
+            "--arrivals",
+            rich_help_panel=_LOAD,
+            metavar="PROCESS",
+            help="poisson, gamma:SHAPE (below 1 burstier), constant, burst:SIZE, trace, closed:USERS (a closed loop).",
         ),
     ] = None,
     whole_trace: Annotated[
@@ -248,6 +258,7 @@ def bench(
             requests=requests,
             rate=rate,
             speedup=speedup,
+            arrivals=arrivals,
             whole_trace=whole_trace,
             jitter=not no_jitter,
             seed=seed,

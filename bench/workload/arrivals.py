@@ -22,7 +22,7 @@ MOST_USERS = 100_000
 
 
 class Process(StrEnum):
-    """`burst`: groups of equal size at one moment each; `trace`: as the file says; `closed`: a fixed number of users."""
+    """`burst`: groups of equal size at one moment each; `trace`: as the file says; `closed`: so many users."""
 
     POISSON = "poisson"
     GAMMA = "gamma"
@@ -77,8 +77,8 @@ class Arrivals:
         Except bursts: their moments are `size / rate` apart, so that the rate is that of whole bursts.
         """
         if self.process is Process.BURST:
-            moments = np.arange(count) // int(self.value)
-            return moments * (self.value / rate)
+            moments = (np.arange(count) // int(self.value)).astype(np.float64)
+            return moments * np.float64(self.value / rate)
         if count < 2:
             return np.zeros(count)
         if self.process is Process.CONSTANT:
@@ -117,9 +117,7 @@ def rearranged(workload: Workload, arrivals: Arrivals, rate: float | None, seed:
     users = workload.users
     if arrivals.process is Process.CLOSED:
         users = int(arrivals.value)
-        notes.append(
-            f"closed loop of {users} users: who is slow is asked less, so latencies do not show the queue of an open one"
-        )
+        notes.append(f"closed loop of {users} users: who is slow is asked less, so latencies hide the queue")
     elif rate is not None:
         facts["rate"] = rate
     return replace(workload, requests=tuple(made), facts=facts, notes=notes, users=users, _sha256=None)

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.workload.model import Request, Workload
-from bench.workload.tokens import Piece, PieceText, Vocabulary
+from bench.workload.tokens import Piece, PieceText, Vocabulary, piece_key
 
 GRID = 16
 _ROOT = 0
@@ -34,17 +35,32 @@ class Summary:
     bound: float
 
 
-class PrefixKeys:
-    """Prompts -> block keys on the grid. `lead` stands before every prompt. Nothing is kept; 15 ns a token."""
+class BlockKeys:
+    """Prompts -> keys of whole blocks of `block` tokens, apart for each adapter. `lead` stands before every prompt.
+    Nothing is kept; 15 ns a token.
+    """
 
-    def __init__(self, vocabulary: Vocabulary, lead: tuple[Piece, ...] = ()) -> None:
+    def __init__(self, vocabulary: Vocabulary, block: int, lead: tuple[Piece, ...] = ()) -> None:
+        self.block = block
         self._text = PieceText(vocabulary)
         self._lead = lead
 
-    def of(self, request: Request) -> list[int]:
+    def array(self, request: Request) -> npt.NDArray[np.uint64]:
+        """A key a block, shape (whole blocks,); it names the prompt up to the block's end."""
         from router.prefix.hashing import block_keys
 
-        keys: list[int] = block_keys(self._text.tokens(self._lead + request.pieces), GRID, _ROOT).tolist()
+        root = _ROOT if request.model is None else piece_key("adapter", request.model)
+        return block_keys(self._text.tokens(self._lead + request.pieces), self.block, root)
+
+
+class PrefixKeys(BlockKeys):
+    """Block keys on the grid, as integers."""
+
+    def __init__(self, vocabulary: Vocabulary, lead: tuple[Piece, ...] = ()) -> None:
+        super().__init__(vocabulary, GRID, lead)
+
+    def of(self, request: Request) -> list[int]:
+        keys: list[int] = self.array(request).tolist()
         return keys
 
 

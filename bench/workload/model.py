@@ -76,6 +76,7 @@ class Request:
     headers: tuple[tuple[str, str], ...] = ()
     abort_after: int | None = None
     body: bytes | None = None
+    model: str | None = None
 
     def __post_init__(self) -> None:
         if self.roles and len(self.roles) != len(self.pieces):
@@ -195,6 +196,8 @@ def _further(request: Request) -> list[object]:
         request.after, round(request.think * 1e6), request.roles, request.priority, request.headers,
         request.abort_after, body, texts if any(text is not None for text in texts) else None,
     ]  # fmt: skip
+    if request.model is not None:
+        return [*further, request.model]
     return further if any(further[i] for i in (0, 1, 2, 4, 5)) or any(further[i] is not None for i in (3, 6, 7)) else []
 
 

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from bench.workload.model import Request, Workload, WorkloadError, deal_sessions
+from bench.workload.analysis import Accesses
+from bench.workload.dealing import dealt
+from bench.workload.model import Request, Workload, WorkloadError
 from bench.workload.tokens import Piece, Vocabulary, piece_key
 
 TRACE_BLOCK = 512
+_64_BITS = 2**64 - 1
 HOT_SHARE = 0.2
 """An id held by more than this share of the requests is a common prefix, not the mark of a session."""
 
@@ -94,6 +98,8 @@ def _row(raw: bytes, number: int, name: str) -> Row:
     ids = data.get("hash_ids")
     if not isinstance(ids, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
         raise WorkloadError(f"{where}: hash_ids: a list of integers wanted, got {str(ids)[:60]}")
+    if not all(0 <= i <= _64_BITS for i in ids):
+        raise WorkloadError(f"{where}: hash_ids: ids of 64 bits wanted, from 0 to {_64_BITS}")
     wanted = -(-lengths[0] // TRACE_BLOCK)
     if len(ids) != wanted:
         raise WorkloadError(
@@ -173,10 +179,10 @@ def build(
     outputs = [max(1, row.output_length) for row in rows]
     if speedup is None:
         speedup = round(token_rate * span / sum(outputs), 2) or 0.01
-    if speedup <= 0:
+    if not speedup > 0:
         raise WorkloadError("speedup must be above 0")
 
-    where = _deal([session for session, _ in names], slices, rng) if not whole else {}
+    where = dealt([session for session, _ in names], slices, rng) if not whole else {}
     squeeze = speedup * (1 if whole else slices)
     turns: Counter[str] = Counter()
     drafts: list[Request] = []
@@ -213,20 +219,15 @@ def build(
     return Workload(path.stem, tuple(drafts), slices, vocabulary, facts, notes)
 
 
-def _deal(names: Sequence[str], slices: int, rng: random.Random) -> dict[str, int]:
-    sizes = Counter(names)
-    if len(sizes) < slices:
-        raise WorkloadError(
-            f"the trace holds {len(sizes)} sessions, too few for {slices} blocks: give fewer --blocks, more --requests "
-            "or --whole-trace"
-        )
-    keys = list(sizes)
-    order = list(range(len(keys)))
-    rng.shuffle(order)
-    return dict(zip(keys, deal_sessions([sizes[key] for key in keys], slices, order), strict=True))
-
-
 def _pieces(row: Row) -> tuple[Piece, ...]:
     last = row.input_length - TRACE_BLOCK * (len(row.hash_ids) - 1)
     lengths = [TRACE_BLOCK] * (len(row.hash_ids) - 1) + [last]
     return tuple(Piece(piece_key("trace", i), n) for i, n in zip(row.hash_ids, lengths, strict=True))
+
+
+def block_accesses(rows: Sequence[Row]) -> Accesses:
+    """What the trace says about sharing, by its own blocks of 512 tokens; the last of a prompt may hold fewer."""
+    keys = np.array([block for row in rows for block in row.hash_ids], np.uint64)
+    tokens = np.array([piece.length for row in rows for piece in _pieces(row)], np.int64)
+    ends = np.cumsum([len(row.hash_ids) for row in rows], dtype=np.int64)
+    return Accesses(keys, tokens, ends, TRACE_BLOCK)

@@ -80,7 +80,10 @@ def read(kind: type[Spec], name: str, given: Mapping[str, str]) -> Spec:
 
 def parameters(kind: type[Any]) -> list[Parameter]:
     """All parameters of a workload."""
-    return [Parameter(one.name, shown(one.default), _wanted(one), one.metadata["help"]) for one in fields(kind)]
+    return [
+        Parameter(one.name, shown(one.default), _wanted(one), one.metadata["help"])  # type: ignore[arg-type]
+        for one in fields(kind)
+    ]
 
 
 def shown(value: Value) -> str:
@@ -106,7 +109,7 @@ def _wanted(one: Field[Any]) -> str:
 
 
 def _value(one: Field[Any], written: str, name: str) -> Value:
-    default = one.default
+    default: Value = one.default  # type: ignore[assignment]
     try:
         if isinstance(default, bool):
             return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[written.lower()]
@@ -120,7 +123,8 @@ def _value(one: Field[Any], written: str, name: str) -> Value:
             if ends[0] > ends[1]:
                 raise ValueError
             return ends
-        return _number(default, written, one)
+        value: Value = _number(default, written, one)
+        return value
     except (ValueError, KeyError):
         raise WorkloadError(f"workload {name}: {one.name}: {_wanted(one)} wanted, got {written[:60]!r}") from None
 

@@ -1,9 +1,9 @@
-"""Built-in workloads: conversations that grow under shared system prompts, and the control that shares nothing.
+"""Conversations that grow under shared system prompts, and the control that shares nothing.
 
 `multi-turn`: a system prompt drawn with Zipf popularity, then turns: each prompt is the one before, the answer to it
-(fixed ids: the schedule does not wait for the engine) and a new user message. Open loop: a turn is sent a think time
-after the one before it, whatever the engine does. `no-sharing`: every request alone, the control a cache-aware router
-must not lose on. Pure; everything follows from the parameters and the seed.
+(fixed ids: the prompt does not depend on the engine) and a new user message. A turn is sent a think time after the one
+before it, whatever the engine does; with `wait` after its answer. `no-sharing`: every request alone, the control that a
+cache-aware router must not lose on. Pure; everything follows from the parameters and the seed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from __future__ import annotations
 import random
 from dataclasses import asdict, dataclass, replace
 
-from bench.workload.model import Request, Workload, WorkloadError
-from bench.workload.tokens import Piece, Vocabulary, piece_key
+from bench.workload.arrivals import Process, rearranged
+from bench.workload.frame import Frame
+from bench.workload.model import Request, Role, Workload, WorkloadError
+from bench.workload.parameters import flag, number
+from bench.workload.prefixes import LONGEST, MOST_GROUPS
+from bench.workload.tokens import Piece, piece_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,49 +27,53 @@ class Conversations:
     prompts have popularity rank**-zipf; 0 gives each session its own.
     """
 
-    rate: float = 14.0
-    groups: int = 16
-    zipf: float = 1.0
-    system: tuple[int, int] = (128, 320)
-    user: tuple[int, int] = (448, 896)
-    answer: tuple[int, int] = (8, 24)
-    turns: tuple[int, int] = (4, 8)
-    think: tuple[float, float] = (0.35, 0.65)
+    rate: float = number(14.0, 0.001, 1e6, "requests a second, by the number of conversations side by side")
+    groups: int = number(16, 0, MOST_GROUPS, "system prompts; 0: each conversation has its own")
+    zipf: float = number(1.0, 0, 5, "exponent of their popularity; 0 is uniform")
+    system: tuple[int, int] = number((128, 320), 1, LONGEST, "tokens of a system prompt")
+    user: tuple[int, int] = number((448, 896), 1, LONGEST, "tokens of a message of the user")
+    answer: tuple[int, int] = number((8, 24), 1, LONGEST, "tokens of an answer")
+    turns: tuple[int, int] = number((4, 8), 1, 1000, "turns of a conversation")
+    think: tuple[float, float] = number((0.35, 0.65), 0.001, 3600, "seconds between two turns")
+    wait: bool = flag(False, "a turn is sent its think time after the answer to the one before, not by the clock")
 
 
-WORKLOADS: dict[str, Conversations] = {
-    "multi-turn": Conversations(),
-    "no-sharing": replace(Conversations(), groups=0, turns=(1, 1), user=(1024, 3072)),
-}
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Parameters of requests that share nothing."""
+
+    rate: float = number(14.0, 0.001, 1e6, "requests a second")
+    system: tuple[int, int] = number((128, 320), 1, LONGEST, "tokens of a system prompt of its own")
+    user: tuple[int, int] = number((1024, 3072), 1, LONGEST, "tokens of the message of the user")
+    answer: tuple[int, int] = number((8, 24), 1, LONGEST, "tokens of an answer")
+
+    def conversations(self) -> Conversations:
+        return Conversations(self.rate, 0, 1.0, self.system, self.user, self.answer, (1, 1))
 
 
-def build(
-    name: str,
-    *,
-    slices: int,
-    requests: int,
-    seed: int,
-    rate: float | None = None,
-    speedup: float = 1.0,
-    vocabulary: Vocabulary | None = None,
-) -> Workload:
-    """A built-in workload of `requests` requests in `slices` independent slices of about equal size.
+def multi_turn(spec: Conversations, frame: Frame) -> Workload:
+    return _build("multi-turn", spec, frame, asdict(spec))
 
-    `rate` scales only the number of conversations that run at once, `speedup` all times.
-    """
-    if name not in WORKLOADS:
-        raise WorkloadError(f"unknown workload {name!r}: one of {', '.join(WORKLOADS)}")
-    if requests < slices:
-        raise WorkloadError(f"{requests} requests cannot fill {slices} blocks: give --requests {slices} or more")
-    spec = WORKLOADS[name] if rate is None else replace(WORKLOADS[name], rate=rate)
-    if spec.rate <= 0 or speedup <= 0:
-        raise WorkloadError("rate and speedup must be above 0")
+
+def no_sharing(spec: Alone, frame: Frame) -> Workload:
+    return _build("no-sharing", spec.conversations(), frame, asdict(spec))
+
+
+def _build(name: str, spec: Conversations, frame: Frame, facts: dict[str, object]) -> Workload:
+    """`frame.rate` scales only the number of conversations that run at once, `frame.speedup` all times."""
+    if frame.rate is not None:
+        spec = replace(spec, rate=frame.rate)
     made: list[Request] = []
-    for index in range(slices):
-        count = requests // slices + (index < requests % slices)
-        made += _slice(spec, index, count, seed, speedup, len(made))
-    facts: dict[str, object] = {"source": "built-in", "seed": seed, "speedup": speedup, **asdict(spec)}
-    return Workload(name, tuple(made), slices, vocabulary or Vocabulary(), facts)
+    for index in range(frame.slices):
+        made += _slice(spec, index, frame.count(index), frame.seed, frame.speedup, len(made))
+    own: dict[str, object] = {"source": "built-in", "seed": frame.seed, "speedup": frame.speedup}
+    facts = own | facts | {"rate": spec.rate}
+    workload = Workload(name, tuple(made), frame.slices, frame.vocabulary, facts)
+    if frame.arrivals is None:
+        return workload
+    if frame.arrivals.process is Process.TRACE:
+        raise WorkloadError("--arrivals trace: a built-in workload has no times of its own, only a file has")
+    return rearranged(workload, frame.arrivals, spec.rate * frame.speedup, frame.seed)
 
 
 def _slice(spec: Conversations, index: int, count: int, seed: int, speedup: float, first: int) -> list[Request]:
@@ -86,10 +94,19 @@ def _slice(spec: Conversations, index: int, count: int, seed: int, speedup: floa
             talk += 1
     drafts.sort(key=lambda draft: (draft[0], draft[1], draft[2]))
     start = drafts[0][0]
-    return [
-        Request(f"r{first + i:06d}", session, turn, group, index, (at - start) / speedup, output, pieces)
-        for i, (at, session, turn, group, output, pieces) in enumerate(drafts[:count])
-    ]
+    made: list[Request] = []
+    last: dict[str, Request] = {}
+    for i, (at, session, turn, group, output, pieces) in enumerate(drafts[:count]):
+        roles = (Role.SYSTEM, *(Role.USER, Role.ASSISTANT) * turn, Role.USER)
+        request = Request(
+            f"r{first + i:06d}", session, turn, group, index, (at - start) / speedup, output, pieces, roles=roles
+        )
+        before = last.get(session)
+        if spec.wait and before is not None:
+            request = replace(request, after=before.id, think=request.at - before.at)
+        last[session] = request
+        made.append(request)
+    return made
 
 
 def _conversation(

@@ -124,8 +124,10 @@ def test_a_gate_on_an_unknown_arm_is_refused_before_anything_runs() -> None:
 
 
 def test_a_rate_for_a_trace_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [0]}\n')
     with pytest.raises(WorkloadError, match="--speedup"):
-        run.bench(settings(["http://127.0.0.1:9"], trace=tmp_path / "t.jsonl"), QUIET)
+        run.bench(settings(["http://127.0.0.1:9"], trace=trace), QUIET)
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:

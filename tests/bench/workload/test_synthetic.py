@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from bench.workload.describe import describe
-from bench.workload.model import Request, Workload, WorkloadError
-from bench.workload.synthetic import WORKLOADS, build
+from bench.workload.model import Request, Role, Workload, WorkloadError
+from bench.workload.source import Wish, make
+from bench.workload.synthetic import Conversations
+
+
+def build(name: str, **wish: Any) -> Workload:
+    return make(Wish(name, **wish))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,7 @@ def test_the_answer_in_the_history_is_as_long_as_the_one_asked_for(chat: Workloa
 
 
 def test_turns_are_a_think_time_apart(chat: Workload) -> None:
-    low, high = WORKLOADS["multi-turn"].think
+    low, high = Conversations().think
     for turns in conversations(chat).values():
         for before, after in pairwise(turns):
             assert low <= after.at - before.at <= high
@@ -96,7 +102,7 @@ def test_conversations_share_most_of_their_tokens(chat: Workload) -> None:
 
 
 def test_the_longest_conversation_fits_a_small_context() -> None:
-    spec = WORKLOADS["multi-turn"]
+    spec = Conversations()
     longest = spec.system[1] + spec.turns[1] * (spec.user[1] + spec.answer[1])
     assert longest <= 8192
 
@@ -113,3 +119,25 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 def test_too_few_requests_for_the_blocks_are_refused() -> None:
     with pytest.raises(WorkloadError, match="--requests 8 or more"):
         build("multi-turn", slices=8, requests=7, seed=0)
+
+
+def test_with_wait_each_turn_waits_for_the_one_before_it_for_its_think_time() -> None:
+    chat = build("multi-turn:wait=yes", slices=2, requests=80, seed=7)
+    low, high = Conversations().think
+    for turns in conversations(chat).values():
+        assert turns[0].after is None
+        for before, after in pairwise(turns):
+            assert after.after == before.id
+            assert low <= after.think <= high
+
+
+def test_waiting_changes_no_prompt() -> None:
+    plain, waiting = (build(f"multi-turn:wait={w}", slices=2, requests=80, seed=7) for w in ("no", "yes"))
+    assert [r.pieces for r in plain.requests] == [r.pieces for r in waiting.requests]
+
+
+def test_system_user_and_answer_pieces_have_their_roles(chat: Workload) -> None:
+    for request in chat.requests:
+        assert [role.value for role in request.roles[:2]] == ["system", "user"]
+        assert request.roles[-1].value == "user"
+        assert list(request.roles).count(Role.ASSISTANT) == request.turn
