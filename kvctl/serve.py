@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvctl.errors import FAILED, Problem
 from kvctl.options import ConfigFile
-from kvctl.serve_options import fleet_options, limits_options, routing_options
+from kvctl.serve_options import failures_options, fleet_options, limits_options, routing_options
 
 
 def serve(
@@ -76,6 +76,21 @@ def serve(
     first_byte_timeout: limits_options.FirstByteTimeout = 600.0,
     idle_timeout: limits_options.IdleTimeout = 300.0,
     drain_timeout: limits_options.DrainTimeout = 30.0,
+    drain_delay: failures_options.DrainDelay = 0.0,
+    retry_budget: failures_options.RetryBudget = 0.2,
+    retry_floor: failures_options.RetryFloor = 10.0,
+    retry_any: failures_options.RetryAny = False,
+    breaker: failures_options.Breaker = failures_options.OnOff.ON,
+    breaker_failures: failures_options.BreakerFailures = 5,
+    breaker_errors: failures_options.BreakerErrors = 10,
+    breaker_rate: failures_options.BreakerRate = 0.5,
+    breaker_window: failures_options.BreakerWindow = 10.0,
+    breaker_ejection: failures_options.BreakerEjection = 5.0,
+    breaker_ejection_max: failures_options.BreakerEjectionMax = 300.0,
+    breaker_probes: failures_options.BreakerProbes = 3,
+    breaker_max_ejected: failures_options.BreakerMaxEjected = 0.5,
+    slow_start: failures_options.SlowStart = 0.0,
+    health_timeout: failures_options.HealthTimeout = 3.0,
     health_interval: fleet_options.HealthInterval = 1.0,
     log_level: fleet_options.LogLevel = "info",
     output: fleet_options.Output = "text",
@@ -106,6 +121,7 @@ def serve(
     from router.aliases import parse_aliases
     from router.core import ApproximatePolicy, CoreSettings
     from router.engine_time import PrefillModel
+    from router.fleet.breaker import BreakerSettings
     from router.fleet.spec import SpecError, check_unique, parse_spec
     from router.hints import session_source
     from router.model import BadRequest
@@ -114,6 +130,7 @@ def serve(
     from router.policies.settings import PolicySettings
     from router.proxy.interface import Limits, Timeouts
     from router.reading import DispatchSettings
+    from router.retry import RetrySettings
     from router.server import ServeSettings, StartError, run
     from router.truth import TruthSettings
 
@@ -196,6 +213,18 @@ def serve(
                 parse_spec(f"{engine.url},id={engine.id},kv={engine.kv},replay={engine.replay}")
                 for engine in fleet.engines
             ]
+        breaker_settings = None
+        if breaker is failures_options.OnOff.ON:
+            breaker_settings = BreakerSettings(
+                failures=breaker_failures,
+                errors=breaker_errors,
+                rate=breaker_rate,
+                window=breaker_window,
+                ejection=breaker_ejection,
+                ejection_max=max(breaker_ejection_max, breaker_ejection),
+                probes=breaker_probes,
+                max_ejected=breaker_max_ejected,
+            )
         try:
             settings = ServeSettings(
                 core=CoreSettings(
@@ -211,6 +240,7 @@ def serve(
                     approximate_policy=ApproximatePolicy(approximate_cache_policy),
                     truth=TruthSettings() if truth_loop else None,
                     thresholds=thresholds,
+                    slow_start=slow_start,
                     seed=seed,
                 ),
                 dispatch=DispatchSettings(
@@ -221,6 +251,7 @@ def serve(
                     session_field=session_field,
                     aliases=aliases,
                     admission=admission,
+                    retry=RetrySettings(share=retry_budget, floor=retry_floor, any=retry_any),
                 ),
                 timeouts=Timeouts(connect=connect_timeout, first_byte=first_byte_timeout, idle=idle_timeout),
                 limits=Limits(max_body=max_body_mib << 20, max_connections=max_connections),
@@ -232,6 +263,9 @@ def serve(
                 workers_file=workers_file,
                 tokenizer=tokenizer_path,
                 health_interval=health_interval,
+                health_timeout=health_timeout,
+                breaker=breaker_settings,
+                drain_delay=drain_delay,
                 drain_timeout=drain_timeout,
                 shadow=shadows,
                 shared_redis=shared_redis,

@@ -23,6 +23,7 @@ class OwnAnswers:
     def __init__(self, core: RoutingCore, aliases: Mapping[str, str]) -> None:
         self.core = core
         self.aliases = aliases
+        self.stopping = False
 
     def answer(self, path: str) -> Answer | None:
         """None where the path is not one of ours."""
@@ -30,6 +31,8 @@ class OwnAnswers:
             return _json_answer(200, {"status": "ok"})
         if path == "/ready":
             up = sum(worker.health is Health.UP and not worker.draining for worker in self.core.fleet.workers.values())
+            if self.stopping:
+                return _json_answer(503, {"ready": False, "workers_up": up, "stopping": True})
             return _json_answer(200 if up else 503, {"ready": bool(up), "workers_up": up})
         if path == "/version":
             return _json_answer(200, {"version": kvctl_version(), "router": "kvctl"})

@@ -18,8 +18,9 @@ import numpy as np
 from router.aliases import with_model
 from router.answers import OwnAnswers
 from router.core import RoutingCore
+from router.fleet.breaker import Breaker
 from router.fleet.monitor import FleetMonitor
-from router.fleet.worker import Health
+from router.fleet.worker import Circuit, Health
 from router.legs import RoutedLeg
 from router.load import Booking
 from router.metrics import RouterStats
@@ -30,6 +31,7 @@ from router.proxy.errors import error_answer
 from router.proxy.interface import Answer, Inbound, Leg, Outcome
 from router.reading import DispatchSettings, RequestReader, model_in
 from router.records import DecisionLog
+from router.retry import CONTENT_PATHS, COSTS_NOTHING, ENGINE_PATHS, RetryBudget, repeatable
 from router.shadow import Shadows
 from router.shared.blocks import shared_model
 from router.shared.lookup import RedisLookup
@@ -37,10 +39,6 @@ from router.tokens.body import Body, parse
 from router.tokens.service import Source, TokenResult
 from router.waiting import Waiting, WaitingRoom, settled
 
-CONTENT_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"})
-ENGINE_PATHS = frozenset(
-    {"/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank", "/pooling", "/classify", "/embed", "/invocations"}
-)
 _REQUEST_ID = b"x-request-id"
 _PARSED_AT_ONCE = 256 * 1024
 
@@ -57,6 +55,7 @@ class RequestDispatcher:
         clock: Callable[[], float],
         shadows: Shadows | None = None,
         lookup: RedisLookup | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
         self.core = core
         self.monitor = monitor
@@ -66,6 +65,8 @@ class RequestDispatcher:
         self.settings = settings
         self.shadows = shadows
         self.lookup = lookup
+        self.breaker = breaker
+        self.budget = RetryBudget(settings.retry)
         self.waiting = WaitingRoom(settings.admission, clock, self._refuse, core.home)
         self._clock = clock
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
@@ -74,6 +75,7 @@ class RequestDispatcher:
         self.own = OwnAnswers(core, settings.aliases)
         self._counts = core.settings.track_output or core.timing is not None or core.capacity is not None
         self._count = 0
+        self._retried = 0
 
     def close(self) -> None:
         self._parser.shutdown(wait=False, cancel_futures=True)
@@ -96,21 +98,49 @@ class RequestDispatcher:
             return self._refuse(error)
         return error_answer(404, f"no such path: {inbound.method} {path[:200]}", "not_found")
 
-    def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
+    def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg | Awaitable[Answer | Leg]:
+        """Another worker for a request that has not begun; where all are busy it queues, if there is a queue."""
         assert isinstance(failed, RoutedLeg)
         request = failed.request
         request.tried = request.tried | {failed.worker.id}
-        attempts = len(request.tried)
+        attempts, retry = len(request.tried), self.settings.retry
         what = f"worker '{failed.worker.id}' failed before its first byte ({outcome})"
         status = 504 if outcome in (Outcome.CONNECT_TIMEOUT, Outcome.FIRST_BYTE_TIMEOUT) else 502
         if request.pin_worker is not None:
             return self._failed(status, f"{what}; the request is pinned to it")
-        if attempts >= self.settings.attempts:
+        if attempts >= retry.attempts or (outcome is Outcome.FIRST_BYTE_TIMEOUT and attempts > 1):
             return self._failed(status, f"{what}; {attempts} workers were tried")
+        if outcome is not COSTS_NOTHING:
+            if not failed.repeatable:
+                return self._failed(
+                    status, f"{what}; what the request did there may stay, so it is not sent again (--retry-any does)"
+                )
+            if not self.budget.take(self._count - self._retried, self._clock()):
+                return self._out_of_budget(what)
         try:
-            return self._place(inbound, request, failed.decision.mode, watch=failed.watch)
+            placed = self._admit(inbound, request, failed.decision.mode, watch=failed.watch)
         except RoutingError:
             return self._failed(status, f"{what}; no other worker can serve the request")
+        self._retried += 1
+        return placed
+
+    def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
+        assert isinstance(leg, RoutedLeg)
+        request, now = leg.request, self._clock()
+        attempts = len(request.tried) + 1
+        if request.pin_worker is not None or not leg.repeatable or attempts >= self.settings.retry.attempts:
+            return None
+        if not self.budget.take(self._count - self._retried, now):
+            return None
+        before = request.tried
+        request.tried = before | {leg.worker.id}
+        try:
+            placed = self._place(inbound, request, leg.decision.mode, watch=leg.watch)
+        except RoutingError:
+            request.tried = before
+            return None
+        self._retried += 1
+        return placed
 
     def first_token(self, leg: RoutedLeg, now: float) -> None:
         self.core.first_token(leg.booking, now - leg.placed, now)
@@ -128,6 +158,8 @@ class RequestDispatcher:
         self.waiting.poke()
         if not leg.worker.removed:
             self.stats.leg_ended(leg.worker.id, outcome)
+        if self.breaker is not None and not leg.worker.removed:
+            self.breaker.ended(leg.worker, outcome, leg.placed, self._clock())
         if not leg.worker.removed and leg.worker.health is Health.UP:
             self.core.ended(leg.booking, leg.worker, self._clock())
         if outcome in (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT):
@@ -297,6 +329,8 @@ class RequestDispatcher:
         upstream = b"" if inbound.header(_REQUEST_ID) else id_line
         if worker.ranks > 1:
             upstream += b"x-data-parallel-rank: %d\r\n" % decision.rank
+        if worker.circuit is not Circuit.CLOSED and self.breaker is not None:
+            self.breaker.placed(worker)
         return RoutedLeg(
             self,
             worker,
@@ -310,11 +344,24 @@ class RequestDispatcher:
             upstream_lines=upstream,
             watch=watch,
             counts=self._counts,
+            repeatable=watch or self.settings.retry.any or repeatable(inbound),
         )
 
     def _refuse(self, error: RoutingError) -> Answer:
         self.stats.refused[error.code] += 1
         return error_answer(error.status, str(error), error.code, param=error.param, extra=error.extra)
+
+    def _out_of_budget(self, what: str) -> Answer:
+        self.stats.refused["retry_budget"] += 1
+        retry = self.settings.retry
+        limits = f"--retry-budget {retry.share:g} of the requests and --retry-floor {retry.floor:g} a second"
+        left = self.budget.left(self._count - self._retried, self._clock())
+        return error_answer(
+            502,
+            f"{what}; the retry budget is used up ({limits})",
+            "retry_budget",
+            extra={"limit": "retry-budget", "value": retry.share, "current": round(left, 3)},
+        )
 
     def _failed(self, status: int, message: str) -> Answer:
         code = "engine_timeout" if status == 504 else "engine_failed"

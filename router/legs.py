@@ -41,6 +41,7 @@ class RoutedLeg:
         "endpoint",
         "head_lines",
         "placed",
+        "repeatable",
         "request",
         "upstream_lines",
         "watch",
@@ -63,6 +64,7 @@ class RoutedLeg:
         watch: bool,
         counts: bool = False,
         without: tuple[bytes, ...] = (),
+        repeatable: bool = True,
     ) -> None:
         self._owner = owner
         self._clock = clock
@@ -79,6 +81,7 @@ class RoutedLeg:
         self.head_lines = head_lines
         self.upstream_lines = upstream_lines
         self.without = without
+        self.repeatable = repeatable
         self.watch = watch
 
     def first_token(self) -> None:

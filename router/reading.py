@@ -16,6 +16,7 @@ from router.core import RoutingCore
 from router.hints import checked_weights, from_headers, with_nvext, with_session_field
 from router.model import BadRequest, Degraded, RouteRequest, UnknownModel
 from router.policies.registry import UnknownMode, mode_name
+from router.retry import RetrySettings
 from router.tokens.body import Body
 from router.tokens.conversation import media_mark
 from router.tokens.service import Source, TokenResult
@@ -23,16 +24,14 @@ from router.tokens.service import Source, TokenResult
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """`attempts`: legs a request may have in all; only failures before the first response byte start another.
-
-    `allow_mode_override` lets a request choose its mode and its kv weights. `session_header` (lower case) is read
+    """`allow_mode_override` lets a request choose its mode and its kv weights. `session_header` (lower case) is read
     before the usual session headers; `session_field` is a top-level string field of the body, read where no header
     names a session. `aliases` are other names for models, name -> model.
     """
 
     mode: str = "kv"
     model: str | None = None
-    attempts: int = 4
+    retry: RetrySettings = field(default_factory=RetrySettings)
     allow_mode_override: bool = False
     session_header: str | None = None
     session_field: str | None = None

@@ -13,14 +13,18 @@ from prometheus_client.registry import Collector
 
 from router.affinity import SessionAffinity
 from router.feed import KvFeed
+from router.fleet.breaker import Breaker
 from router.fleet.monitor import FleetMonitor
 from router.fleet.registry import Fleet
+from router.fleet.worker import Circuit
 from router.model_tokens import ModelTokens
 from router.records import DecisionLog
+from router.retry import RetryBudget
 from router.shadow import Shadows
 from router.truth import TruthLoop
 from router.waiting import WaitingRoom
 
+_STATES = {Circuit.CLOSED: 0.0, Circuit.HALF_OPEN: 1.0, Circuit.PROBING: 1.0, Circuit.OPEN: 2.0}
 _EVENTS = ("frames", "blocks", "malformed", "gaps", "repaired", "frames_lost", "epochs", "reconnects", "resyncs")
 
 
@@ -137,6 +141,35 @@ class QueueCollector(Collector):
         yield CounterMetricFamily(
             "kvctl_queue_wait_seconds", "Seconds that placed requests waited", self._waiting.waited_s
         )
+
+
+class FailureCollector(Collector):
+    """Circuits of workers, and the retry budget."""
+
+    def __init__(self, fleet: Fleet, breaker: Breaker | None, budget: RetryBudget) -> None:
+        self._fleet = fleet
+        self._breaker = breaker
+        self._budget = budget
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(
+            "kvctl_retry_budget_exhausted", "Retries that the budget did not allow", self._budget.exhausted
+        )
+        if self._breaker is None:
+            return
+        state = GaugeMetricFamily("kvctl_breaker_state", "0 closed, 1 half-open, 2 open", labels=["worker"])
+        ejections = CounterMetricFamily("kvctl_ejections", "Times a circuit opened", labels=["worker", "cause"])
+        spared = CounterMetricFamily(
+            "kvctl_ejections_spared", "Times it did not, because too many others were out", labels=["worker"]
+        )
+        for worker in self._fleet.workers.values():
+            state.add_metric([worker.id], _STATES[worker.circuit])
+            record = self._breaker.records.get(worker.id)
+            if record is not None:
+                for cause, times in record.ejections.items():
+                    ejections.add_metric([worker.id, cause], times)
+                spared.add_metric([worker.id], record.spared)
+        yield from (state, ejections, spared)
 
 
 class SessionCollector(Collector):

@@ -27,9 +27,10 @@ from router.answers import kvctl_version
 from router.core import CoreSettings, RoutingCore
 from router.dispatch import RequestDispatcher
 from router.feed import KvFeed
+from router.fleet.breaker import Breaker, BreakerSettings
 from router.fleet.monitor import FleetMonitor
 from router.fleet.probe import EventSource
-from router.fleet.worker import Worker
+from router.fleet.worker import Circuit, Worker
 from router.metrics import RouterCollector, RouterStats
 from router.model import WorkerSpec
 from router.model_tokens import ModelTokens
@@ -38,7 +39,14 @@ from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
 from router.reading import DispatchSettings
 from router.records import DecisionLog
-from router.room_metrics import QueueCollector, RoomCollector, SessionCollector, ShadowCollector, TruthCollector
+from router.room_metrics import (
+    FailureCollector,
+    QueueCollector,
+    RoomCollector,
+    SessionCollector,
+    ShadowCollector,
+    TruthCollector,
+)
 from router.shadow import Shadows
 from router.shared.lookup import LookupSettings, RedisLookup
 from router.shared.metrics import SharedCacheCollector
@@ -52,6 +60,7 @@ log = logging.getLogger("kvctl")
 
 _FIRST_ANSWERS = 5.0
 _RECLAIM_EVERY = 5.0
+_TICK = 0.5
 
 
 class StartError(Exception):
@@ -72,7 +81,10 @@ class ServeSettings:
     workers_file: Path | None = None
     tokenizer: Path | None = None
     health_interval: float = 1.0
+    health_timeout: float = 3.0
+    breaker: BreakerSettings | None = field(default_factory=BreakerSettings)
     drain_timeout: float = 30.0
+    drain_delay: float = 0.0
     shadow: tuple[str, ...] = ()
     lmcache: ControllerSettings | None = None
     shared_redis: LookupSettings | None = None
@@ -98,6 +110,7 @@ class Router:
             self.core.fleet,
             self,
             interval=settings.health_interval,
+            timeout=settings.health_timeout,
             model=settings.dispatch.model,
             models_interval=10 * settings.health_interval,
         )
@@ -105,6 +118,9 @@ class Router:
         if self.shadows is not None:
             self.core.on_forgotten.append(self.shadows.dropped)
         self.lookup = RedisLookup(settings.shared_redis) if settings.shared_redis is not None else None
+        self.breaker: Breaker | None = None
+        if settings.breaker is not None:
+            self.breaker = Breaker(settings.breaker, self.core.fleet.workers.values, self._circuit_changed)
         self.dispatcher = RequestDispatcher(
             self.core,
             self.monitor,
@@ -115,12 +131,14 @@ class Router:
             time.monotonic,
             self.shadows,
             self.lookup,
+            self.breaker,
         )
         self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
         registry = CollectorRegistry()
         registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
         registry.register(RoomCollector(self.tokens, self.feed, self.monitor, self.log))
         registry.register(QueueCollector(self.dispatcher.waiting))
+        registry.register(FailureCollector(self.core.fleet, self.breaker, self.dispatcher.budget))
         if self.core.truth is not None:
             registry.register(TruthCollector(self.core.truth, self.core.fleet))
         if self.core.affinity is not None:
@@ -141,6 +159,7 @@ class Router:
             self.lmcache,
         )
         self.admin = AdminServer(admin.app)
+        self._hurried = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
     def _controller(self, settings: ControllerSettings, registry: CollectorRegistry) -> LMCacheController:
@@ -164,6 +183,10 @@ class Router:
 
     def worker_up(self, worker: Worker, sources: list[EventSource]) -> None:
         self.feed.follow(worker, sources)
+        now = time.monotonic()
+        if self.breaker is not None:
+            self.breaker.came_up(worker, now)
+        self._warm_up(worker, now)
         self.dispatcher.waiting.poke()
         self._spawn(self.tokens.check(worker))
 
@@ -172,6 +195,7 @@ class Router:
         self._spawn(self.tokens.check(worker))
 
     def worker_down(self, worker: Worker, process_gone: bool) -> None:
+        self.plane.give_up(worker.endpoint)
         self.plane.forget(worker.endpoint)
         self.dispatcher.waiting.poke()
         if process_gone:
@@ -189,6 +213,22 @@ class Router:
         if self.shadows is not None:
             self.shadows.removed(worker.id)
         self.stats.worker_removed(worker.id)
+        if self.breaker is not None:
+            self.breaker.removed(worker.id)
+
+    def _circuit_changed(self, worker: Worker, circuit: Circuit, why: str) -> None:
+        self.core.fleet.circuits_changed()
+        self.dispatcher.waiting.poke()
+        if circuit is Circuit.OPEN:
+            log.warning("Worker %s: its circuit is open: %s", worker.id, why)
+        elif circuit is Circuit.CLOSED:
+            log.info("Worker %s: its circuit is closed: %s", worker.id, why)
+            self._warm_up(worker, time.monotonic())
+
+    def _warm_up(self, worker: Worker, now: float) -> None:
+        if self.core.settings.slow_start > 0:
+            worker.warm_since = now
+            self.core.fleet.changed()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -234,6 +274,7 @@ class Router:
                 "--sim N, or POST /workers on the admin port)"
             )
         self._spawn(self._reclaim())
+        self._spawn(self._tick())
         return data, admin
 
     async def _reclaim(self) -> None:
@@ -243,8 +284,30 @@ class Router:
             if self.core.truth is not None:
                 self.core.truth.settle(time.monotonic())
 
+    def hurry(self) -> None:
+        """Stop at once, also in the middle of `stop`."""
+        self._hurried.set()
+        self.plane.hurry()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.monotonic()
+            if self.breaker is not None:
+                self.breaker.tick(now)
+            for worker in self.core.fleet.workers.values():
+                since = worker.warm_since
+                if since is not None and now - since >= self.core.settings.slow_start:
+                    worker.warm_since = None
+                    self.core.fleet.changed()
+
     async def stop(self) -> None:
-        await self.plane.stop(self.settings.drain_timeout)
+        """Lets running requests finish and ends. `hurry` cuts it short."""
+        self.dispatcher.own.stopping = True
+        if self.settings.drain_delay > 0 and not self._hurried.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurried.wait(), self.settings.drain_delay)
+        await self.plane.stop(0.0 if self._hurried.is_set() else self.settings.drain_timeout)
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -307,12 +370,17 @@ async def _serve(settings: ServeSettings, local: LocalTokenizer | None) -> None:
             await stopped
         log.info("Stopping: running requests have %g s to finish", settings.drain_timeout)
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+            loop.add_signal_handler(number, _hurry, router)
     finally:
         for task in (starting, stopped):
             task.cancel()
         await asyncio.gather(starting, stopped, return_exceptions=True)
         await router.stop()
+
+
+def _hurry(router: Router) -> None:
+    log.warning("Told to stop a second time: what is still running is cut off")
+    router.hurry()
 
 
 def _announce(router: Router, data: str, admin: str) -> None:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from router.core import RoutingCore
-from router.dispatch import CONTENT_PATHS, RequestDispatcher
+from router.dispatch import RequestDispatcher
 from router.eligibility import BusyThresholds
 from router.fleet.monitor import FleetMonitor
 from router.fleet.registry import FleetFull
@@ -29,6 +29,7 @@ from router.fleet.worker import Worker
 from router.model import BadRequest, Decision, RoutingError
 from router.proxy.errors import error_body
 from router.records import DecisionLog, record, shown_shadow, shown_trust, summary
+from router.retry import CONTENT_PATHS
 
 MAX_BODY = 64 << 20
 _SLICE = 0.002
@@ -159,6 +160,8 @@ class AdminApp:
             "health": str(worker.health),
             "health_why": worker.health_why,
             "draining": worker.draining,
+            "circuit": self._circuit(worker),
+            "warm_share": self._warm_share(worker),
             "models": list(worker.models),
             "max_model_len": worker.max_model_len,
             "engine_version": worker.engine_version,
@@ -179,6 +182,16 @@ class AdminApp:
             "warnings": dict(worker.warnings),
             "tokenizer": self.dispatcher.tokens.describe(worker.models),
         }
+
+    def _circuit(self, worker: Worker) -> dict[str, Any] | None:
+        breaker = self.dispatcher.breaker
+        return None if breaker is None else breaker.shown(worker, time.monotonic())
+
+    def _warm_share(self, worker: Worker) -> float:
+        """What it may have of the others' mean load: less than 1 while it is in its slow start."""
+        view = self.core.fleet.view
+        shares = dict(zip(view.warming, self.core.warm_shares(view, time.monotonic()).tolist(), strict=True))
+        return next((share for row, share in shares.items() if view.members[row] is worker), 1.0)
 
     # -- decisions ---------------------------------------------------------------------------------------------
 

@@ -160,6 +160,21 @@ class Breaker:
     def removed(self, worker_id: str) -> None:
         self.records.pop(worker_id, None)
 
+    def shown(self, worker: Worker, now: float) -> dict[str, object]:
+        """The circuit as `GET /workers` answers it; `retry_in_s` is None unless it is open."""
+        record = self._record(worker)
+        return {
+            "state": str(Circuit.HALF_OPEN if worker.circuit is Circuit.PROBING else worker.circuit),
+            "retry_in_s": round(max(record.until - now, 0.0), 3) if worker.circuit is Circuit.OPEN else None,
+            "failures_in_a_row": record.in_a_row,
+            "errors_in_a_row": record.errors_in_a_row,
+            "ended": sum(record.ended),
+            "failed": sum(record.failed),
+            "errors": sum(record.errors),
+            "ejections": dict(record.ejections),
+            "spared": record.spared,
+        }
+
     # -- steps -------------------------------------------------------------------------------------------------
 
     def _record(self, worker: Worker) -> Record:
@@ -197,7 +212,7 @@ class Breaker:
             record.spared += 1
 
     def _rest(self, record: Record, transport: bool) -> tuple[list[Worker], int, int]:
-        """The workers that could serve in its place; how many legs of those in service failed and ended in the window."""
+        """Who could serve in its place, and how many legs of those in service failed and ended in the window."""
         mine = record.worker
         others = [worker for worker in self._workers() if worker is not mine and _alike(mine, worker)]
         bad = ended = 0

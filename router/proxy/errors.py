@@ -92,6 +92,7 @@ _GATEWAY: dict[Outcome, tuple[int, str, str]] = {
     Outcome.FIRST_BYTE_TIMEOUT: (504, "engine_timeout", "The engine did not begin to answer in time."),
     Outcome.IDLE_TIMEOUT: (504, "engine_stalled", "The engine fell silent inside the head of its answer."),
     Outcome.CUT: (502, "engine_cut", "The engine closed the connection inside the head of its answer."),
+    Outcome.WORKER_DOWN: (502, "engine_down", "The engine stopped answering before it began."),
     Outcome.BAD_RESPONSE: (502, "engine_bad_response", "The engine sent something that is not HTTP."),
 }
 

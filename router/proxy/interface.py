@@ -77,6 +77,8 @@ class Outcome(StrEnum):
     IDLE_TIMEOUT = "idle_timeout"
     CUT = "cut"
     BAD_RESPONSE = "bad_response"
+    WORKER_DOWN = "worker_down"
+    """Moved to another worker: this one no longer answered health checks, and the request had not begun there."""
 
 
 @dataclass(slots=True)
@@ -104,6 +106,9 @@ class Leg(Protocol):
     """Names in lower case of the client's headers that the engine does not get."""
     watch: bool
     """Whether the answer carries tokens: look for the first one and for `usage`."""
+    repeatable: bool = True
+    """Whether an engine may do the request twice. If not it gets a connection of its own: on a kept one nobody knows
+    whether the engine had read it before it closed."""
     counts: bool = False
     """Whether to count a stream's items as they pass (`generated`)."""
 
@@ -132,8 +137,12 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
+    def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg | Awaitable[Answer | Leg]:
         """After a leg that ended before the first byte of the answer's body: another leg, or the error to answer."""
+        ...
+
+    def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
+        """Another leg for a request whose leg has not ended and can be given up without loss; None: stay with it."""
         ...
 
 

@@ -11,6 +11,7 @@ import ssl
 from typing import Protocol
 
 from router.proxy.downstream import ClientConnection
+from router.proxy.draining import Draining
 from router.proxy.interface import Dispatcher, Endpoint, Journal, Limits, Outcome, PlaneStats, Timeouts
 from router.proxy.request_ids import RequestIds
 from router.proxy.sweeper import Sweeper
@@ -64,6 +65,7 @@ class DataPlane:
         self.stats = stats
         self.draining = False
         self.stopped = False
+        self._hurried = False
         self._tls = tls
         self._engine_tls = engine_tls
         self.loop: asyncio.AbstractEventLoop
@@ -110,16 +112,20 @@ class DataPlane:
         return ClientConnection(self)
 
     async def stop(self, drain: float) -> None:
-        """Stop accepting, let running requests end for up to `drain` seconds, then end what is left."""
-        if self._server is None:
+        """Refuse new requests, let running ones end for up to `drain` seconds, then end what is left and listen no
+        more. `hurry` ends the wait."""
+        if self._server is None or self.draining:
             return
-        self._server.close()
-        self._server = None
         self.draining = True
+        self.dispatcher = Draining(self.dispatcher)
         for client in tuple(self._clients):
             client.drain()
         await self._wait_quiet(drain)
+        self._server.close()
+        self._server = None
         self.stopped = True
+        for client in tuple(self._clients):
+            client.drain()
         if self.stats.open_requests:
             log.warning("%d requests were still running and are cut off", self.stats.open_requests)
         for client in tuple(self._clients):
@@ -131,15 +137,21 @@ class DataPlane:
         await self._wait_gone()
         self._sweeper.stop()
 
+    def hurry(self) -> None:
+        """Wait for no request any longer, if `stop` does or when it will."""
+        self._hurried = True
+        if self._quiet is not None:
+            self._quiet.set()
+
     async def _wait_quiet(self, seconds: float) -> None:
         """Until no request is in progress, at most so long."""
-        if self.stats.open_requests == 0:
+        if self.stats.open_requests == 0 or self._hurried:
             return
         self._quiet = asyncio.Event()
         try:
             await asyncio.wait_for(self._quiet.wait(), seconds)
         except TimeoutError:
-            log.info("the drain timeout of %g s is over", seconds)
+            log.info("The drain timeout of %g s is over", seconds)
 
     async def _wait_gone(self) -> None:
         """Until the last bytes are with the clients, at most a second; then close under them."""
@@ -152,6 +164,12 @@ class DataPlane:
             for client in tuple(self._clients):
                 client.abort()
             await asyncio.sleep(0)
+
+    def give_up(self, endpoint: Endpoint) -> None:
+        """A worker answers no longer: requests that have not begun there go elsewhere, where there is somebody."""
+        pool = self._pools.get(endpoint)
+        if pool is not None:
+            pool.give_up()
 
     def forget(self, endpoint: Endpoint) -> None:
         """A worker is gone: drop its idle connections; those in use are closed when their request ends."""

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 MAX_LEGS = 16
 
-_RETRIED = frozenset((Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.RESET))
+_RETRIED = frozenset((Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.RESET, Outcome.FIRST_BYTE_TIMEOUT))
+_DECLINED = 503
 _USUALLY_BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
 
@@ -83,10 +84,13 @@ class Exchange:
             self._fault("dispatching a request failed")
             return
         if hasattr(result, "__await__"):
-            self._task = asyncio.ensure_future(cast("Awaitable[Answer | Leg]", result))
-            self._task.add_done_callback(self._dispatched)
+            self._await(cast("Awaitable[Answer | Leg]", result))
         else:
             self._take(result)
+
+    def _await(self, result: Awaitable[Answer | Leg]) -> None:
+        self._task = asyncio.ensure_future(result)
+        self._task.add_done_callback(self._dispatched)
 
     def _dispatched(self, task: asyncio.Future[Answer | Leg]) -> None:
         self._task = None
@@ -111,12 +115,14 @@ class Exchange:
             self._end_leg(Outcome.CLIENT_GONE)
             return
         self._legs += 1
+        if self._legs > 1:
+            self._plane.stats.retries += 1
         record = self._record
         if record is not None:
             record.leg = result
             record.legs += 1
         self.wants_payload = result.watch or not self._head.http11
-        self._connection = self._plane.pool(result.endpoint).send(self)
+        self._connection = self._plane.pool(result.endpoint).send(self, fresh=not result.repeatable)
 
     def request(self, pool: EnginePool) -> tuple[bytes, bytes]:
         """Head and body for the engine behind `pool`."""
@@ -130,10 +136,13 @@ class Exchange:
 
     # What the engine answers.
 
-    def begin(self, head: ResponseHead, data: bytes, payload: list[bytes] | None) -> None:
-        """The head has come, with the first bytes of the body (maybe none)."""
+    def begin(self, head: ResponseHead, data: bytes, payload: list[bytes] | None) -> bool:
+        """The head has come, with the first bytes of the body (maybe none). False: the request went elsewhere instead,
+        and nothing more of this answer is wanted."""
         client, leg = self._client, self._leg
         assert client is not None and leg is not None
+        if head.status == _DECLINED and self.move(Outcome.ENGINE_ERROR, head.status):
+            return False
         self._status = head.status
         request = self._head
         self._dechunk = head.length == CHUNKED and not request.http11
@@ -159,6 +168,7 @@ class Exchange:
             record.bytes_out += len(body)
         if self._watcher is not None:
             self._watch((data,) if payload is None else payload)
+        return True
 
     def relay(self, data: bytes, payload: list[bytes] | None) -> None:
         """The next bytes of the body. `payload`: what they carry, where they are chunked and somebody wants it."""
@@ -209,9 +219,34 @@ class Exchange:
         except Exception:
             self._fault("finding another worker for a request failed")
             return
-        if not isinstance(result, Answer):
-            self._plane.stats.retries += 1
-        self._take(result)
+        if hasattr(result, "__await__"):
+            self._await(cast("Awaitable[Answer | Leg]", result))
+        elif isinstance(result, Answer):
+            self._answer(result, failed.head_lines)
+        else:
+            self._take(result)
+
+    def move(self, outcome: Outcome, status: int = 0) -> bool:
+        """Nothing of the answer has been passed on, and the engine will not do it: whether another one got the request.
+        If not, all stays as it is."""
+        leg = self._leg
+        if leg is None or self._legs >= MAX_LEGS or self._plane.stopped:
+            return False
+        try:
+            other = self._plane.dispatcher.elsewhere(self.inbound, leg)
+        except Exception:
+            self._plane.stats.faults += 1
+            log.exception("finding another worker for a request failed")
+            return False
+        if other is None:
+            return False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._status = status
+        self._end_leg(outcome)
+        self._take(other)
+        return True
 
     # How it ends.
 

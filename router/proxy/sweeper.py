@@ -48,6 +48,10 @@ class Sweeper:
     def discard(self, item: Timed) -> None:
         self._groups[item.group].discard(item)
 
+    def items(self) -> list[Timed]:
+        """All that is watched."""
+        return [item for group in self._groups for item in group]
+
     def stop(self) -> None:
         if self._handle is not None:
             self._handle.cancel()

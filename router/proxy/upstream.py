@@ -129,6 +129,12 @@ class EnginePool:
     def idle(self) -> int:
         return len(self._idle)
 
+    def give_up(self) -> None:
+        """Requests that have not begun at this endpoint may go elsewhere. O(connections): not for every day."""
+        for item in self.sweeper.items():
+            if isinstance(item, EngineConnection):
+                item.worker_down(self)
+
     def close(self) -> None:
         """Close the idle connections, and those in use when they become free."""
         self.closed = True
@@ -312,7 +318,8 @@ class EngineConnection(asyncio.Protocol):
             self._reusable = False
             data = data[:end]
         if head is not None:
-            exchange.begin(head, data, payload)
+            if not exchange.begin(head, data, payload):
+                return
         elif data:
             exchange.relay(data, payload)
         if done and self._exchange is exchange:
@@ -352,9 +359,8 @@ class EngineConnection(asyncio.Protocol):
         if state == _BODY:
             held, self._held = self._held, None
             if self._left == UNTIL_CLOSE and exc is None:
-                if held is not None:
-                    exchange.begin(held, b"", None)
-                exchange.complete()
+                if held is None or exchange.begin(held, b"", None):
+                    exchange.complete()
             else:
                 exchange.failed(Outcome.CUT if held is None else Outcome.RESET)
         else:
@@ -385,6 +391,12 @@ class EngineConnection(asyncio.Protocol):
             self.fail(Outcome.IDLE_TIMEOUT)
         else:
             self.close()
+
+    def worker_down(self, pool: EnginePool) -> None:
+        """The endpoint of `pool` answers no longer: let a request that has not begun there go elsewhere."""
+        exchange = self._exchange
+        if exchange is not None and pool is self._pool and (not self._answered or self._held is not None):
+            exchange.move(Outcome.WORKER_DOWN)
 
     def fail(self, outcome: Outcome) -> None:
         """Give up on the connection and tell the exchange why."""

@@ -211,6 +211,7 @@ class Ticket:
     upstream_lines: bytes = b""
     without: tuple[bytes, ...] = ()
     watch: bool = True
+    repeatable: bool = True
     counts: bool = False
     items: int = 0
     tokens: int = 0
@@ -244,6 +245,8 @@ class Placing:
         self.tickets: list[Ticket] = []
         self.choose: Choice | None = None
         self.retries: list[Outcome] = []
+        self.moves = False
+        """Whether `elsewhere` finds somebody."""
 
     def ticket(self, endpoint: Endpoint, **fields: object) -> Ticket:
         ticket = Ticket(endpoint, **fields)  # type: ignore[arg-type]
@@ -262,6 +265,10 @@ class Placing:
         if index < len(self.endpoints):
             return self.ticket(self.endpoints[index])
         return Answer(502, b'{"error":{}}')
+
+    def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
+        index = len(self.tickets)
+        return self.ticket(self.endpoints[index]) if self.moves and index < len(self.endpoints) else None
 
 
 class Stage:
