@@ -5,12 +5,14 @@ of a few lines, and a stage on which they meet over loopback sockets.
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
+from router.proxy.errors import gateway_answer
 from router.proxy.interface import (
     Answer,
     Endpoint,
@@ -264,7 +266,7 @@ class Placing:
         index = len(self.retries)
         if index < len(self.endpoints):
             return self.ticket(self.endpoints[index])
-        return Answer(502, b'{"error":{}}')
+        return gateway_answer(outcome)
 
     def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
         index = len(self.tickets)
@@ -351,3 +353,26 @@ def free_endpoint() -> Endpoint:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return Endpoint("127.0.0.1", sock.getsockname()[1])
+
+
+@contextmanager
+def deaf_endpoint() -> Iterator[Endpoint]:
+    """An address whose packets vanish: a listener whose queue is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        fill = [socket.socket() for _ in range(3)]
+        for sock in fill:
+            sock.setblocking(False)
+            sock.connect_ex(address)
+        yield Endpoint(*address)
+        for sock in fill:
+            sock.close()
+
+
+def code(answer: Message) -> str:
+    """The code of an error in the shape OpenAI clients know."""
+    error = json.loads(answer.body)["error"]
+    assert set(error) >= {"message", "type", "code", "param"}
+    return str(error["code"])

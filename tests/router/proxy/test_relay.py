@@ -317,6 +317,7 @@ async def test_leg_that_raises_does_not_break_the_answer() -> None:
             endpoint = scene.placing.endpoints[0]
             head_lines = upstream_lines = b""
             without = ()
+            repeatable = True
             watch = True
 
             def first_token(self) -> None:
