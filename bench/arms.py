@@ -19,11 +19,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from bench.client.connection import Target
 from bench.cold import Engine
 from router.fleet.spec import parse_spec
+
+if TYPE_CHECKING:
+    from bench.sim.apart import SplitFleet
 
 READY_PATIENCE = 120.0
 STOP_PATIENCE = 10.0
@@ -55,20 +58,27 @@ class Arm:
 
 @dataclass(slots=True)
 class Fleet:
-    """What the arms stand in front of, in words and as worker specs. `model`: None means ask."""
+    """What the arms stand in front of, in words and as worker specs. `model`: None means ask. `split`: the engines
+    themselves, if some of them can be killed.
+    """
 
     description: str
     specs: list[str]
     model: str | None = None
     facts: dict[str, object] = field(default_factory=dict)
+    split: SplitFleet | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
-    """The simulated fleet that is started when no engine is named."""
+    """The simulated fleet that is started when no engine is named. `engine`: further options of `kvctl sim`, with
+    underscores; `apart`: numbers of the engines that must be killed and started alone.
+    """
 
     count: int = 8
     speedup: float = 1.0
+    engine: dict[str, int | list[str]] = field(default_factory=dict)
+    apart: frozenset[int] = frozenset()
 
 
 def names_of(modes: Sequence[str]) -> list[str]:
@@ -82,15 +92,17 @@ def names_of(modes: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def simulated_fleet(options: SimOptions) -> Iterator[Fleet]:
-    """Starts `options.count` simulated engines in one child process."""
-    from bench.sim.fleet import SimFleet
+    """Starts `options.count` simulated engines in a child process, those `apart` in one each."""
+    from bench.sim.apart import SplitFleet
 
-    with SimFleet(count=options.count, speedup=options.speedup) as fleet:
+    facts: dict[str, object] = {"simulated": True, "engines": options.count, "sim_speedup": options.speedup}
+    with SplitFleet(options.count, options.apart, {"speedup": options.speedup, **options.engine}) as fleet:
         yield Fleet(
             f"{options.count} simulated engines, started for this run",
             [engine.spec for engine in fleet.engines],
             fleet.model,
-            {"simulated": True, "engines": options.count, "sim_speedup": options.speedup},
+            {**facts, **options.engine},
+            fleet,
         )
 
 

@@ -12,7 +12,7 @@ import contextlib
 import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from bench.design import HEADLINE, LEVEL, Block, default_rounds, plan, rounds_ne
 from bench.experiment import Experiment, RunOptions
 from bench.gate import parse_gate
 from bench.metrics import Slo
+from bench.outages import Outages
 from bench.report.progress import Display
 from bench.result import Provenance, result, write
 from bench.verdict import Verdict
 from bench.workload.arrivals import Arrivals
 from bench.workload.describe import Summary, describe
-from bench.workload.model import Workload
+from bench.workload.model import Workload, WorkloadError
 from bench.workload.source import Wish, make
 from bench.workload.tokens import Vocabulary
 
@@ -101,6 +102,10 @@ def bench(settings: Settings, console: Console) -> Outcome:
     gates = [parse_gate(text, names) for text in settings.gates]
     rounds = settings.blocks or default_rounds(len(names))
     workload = make_workload(settings, rounds)
+    if workload.actions and not _simulated(settings):
+        raise WorkloadError(
+            f"workload {workload.name} kills engines: only those started here; leave out --worker, --url"
+        )
     summary = describe(workload)
     blocks = plan(len(names), rounds, settings.seed)
     if settings.out is not None:
@@ -111,12 +116,13 @@ def bench(settings: Settings, console: Console) -> Outcome:
         if running:
             arms, fleet = running, Fleet("routers given with --url", [], None, {"simulated": False})
         else:
-            fleet = _fleet(settings, stack, console)
+            fleet = _fleet(settings, workload, stack, console)
             arms = stack.enter_context(
                 started_routers(settings.modes, fleet, settings.out and _logs(settings.out), settings.serve_args)
             )
         measured = _measure(settings, workload, arms, blocks, fleet, console)
-    reached = verdict.reach(arms, measured, gates, settings.slo, guards.Limits(), settings.seed)
+    limits = guards.Limits(errors=1.0) if workload.actions else guards.Limits()
+    reached = verdict.reach(arms, measured, gates, settings.slo, limits, settings.seed)
     provenance = Provenance(
         settings.version,
         list(settings.argv),
@@ -164,7 +170,7 @@ def _simulated(settings: Settings) -> bool:
     return not settings.workers and not settings.urls
 
 
-def _fleet(settings: Settings, stack: contextlib.ExitStack, console: Console) -> Fleet:
+def _fleet(settings: Settings, workload: Workload, stack: contextlib.ExitStack, console: Console) -> Fleet:
     if settings.workers:
         return given_fleet(settings.workers)
     sim = sim_options(settings)
@@ -174,7 +180,10 @@ def _fleet(settings: Settings, stack: contextlib.ExitStack, console: Console) ->
         highlight=False,
         soft_wrap=True,
     )
-    return stack.enter_context(simulated_fleet(sim))
+    apart = frozenset(action.worker for action in workload.actions)
+    if apart and max(apart) >= sim.count:
+        raise WorkloadError(f"workload {workload.name} acts on engine {max(apart)}: give --workers {max(apart) + 1}")
+    return stack.enter_context(simulated_fleet(replace(sim, engine=workload.engine, apart=apart)))
 
 
 def _make_folder(out: Path) -> None:
@@ -237,7 +246,10 @@ def _measure(
     console: Console,
 ) -> Experiment:
     spans = [workload.of_slice(index)[-1].at for index in range(workload.slices)]
-    options = RunOptions(settings.model or fleet.model, settings.timeout, settings.body, settings.duration)
+    outages = Outages(fleet.split, workload.actions) if fleet.split is not None and workload.actions else None
+    options = RunOptions(
+        settings.model or fleet.model, settings.timeout, settings.body, settings.duration, outages=outages
+    )
     with raised_priority() as raised, Display(console, spans) as display:
         measured = _run(lambda: experiment.run(workload, arms, blocks, options, display))
     if not any(not block.interrupted for block in measured.blocks):

@@ -22,6 +22,7 @@ def sim(
     replay_port: sim_options.ReplayPort = 0,
     count: sim_options.Count = 1,
     model: sim_options.Model = "sim",
+    lora: sim_options.Lora = None,
     tokenizer: sim_options.Tokenizer = None,
     block_size: sim_options.BlockSize = 16,
     num_blocks: sim_options.NumBlocks = 16384,
@@ -82,6 +83,9 @@ def sim(
     for name, first in (("--port", port), ("--kv-port", kv_port), ("--replay-port", replay_port)):
         if first and first + count - 1 > 65535:
             raise Problem(f"{name} {first} leaves no room for {count} engines below 65536: choose a lower one")
+    names = [model, *(lora or [])]
+    if not all(names) or len(set(names)) != len(names):
+        raise Problem("--lora and --model: names that are not empty and differ from one another wanted")
     capacity = num_blocks * block_size
     shared = l2_of(l2)
     tiers = tiers_of(host_blocks, disk_blocks, host_load_us, disk_load_us, l2_load_us, l2=shared is not None)
@@ -107,7 +111,7 @@ def sim(
             kv_port=kv_port,
             replay_port=replay_port,
             engine=engine,
-            api=ApiConfig(model, default_output, prompt_tokens_details, strict_reset),
+            api=ApiConfig(model, default_output, prompt_tokens_details, strict_reset, tuple(lora or ())),
             publisher=PublisherConfig(drop=drop_events, buffer_steps=buffer_steps, seed=seed),
             kv_events=kv_events and prefix_caching,
             keep_alive=keep_alive_timeout,

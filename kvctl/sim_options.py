@@ -55,6 +55,10 @@ ReplayPort = Annotated[
 ]
 Count = Annotated[int, option("--count", min=1, max=256, help="Engines in this process.")]
 Model = Annotated[str, option("--model", rich_help_panel=_ENGINE, help="Served model name.")]
+Lora = Annotated[
+    list[str] | None,
+    option("--lora", rich_help_panel=_ENGINE, metavar="NAME", help="A LoRA adapter it also serves. Repeatable."),
+]
 Tokenizer = Annotated[
     Path | None,
     option(

@@ -47,13 +47,14 @@ Endpoint = Callable[[Exchange], Awaitable[None]]
 class ApiConfig:
     """`default_output` bounds an answer whose length the request leaves open; `report_cached` is vLLM's
     --enable-prompt-tokens-details; with `strict_reset` a refused cache reset is a 409 instead of `success:
-    false`.
+    false`. `adapters`: names of LoRA adapters that it serves beside the model.
     """
 
     model: str = "sim"
     default_output: int = 128
     report_cached: bool = True
     strict_reset: bool = False
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class _Wanted:
     options: StreamOptions | None
     salt: str | None
     chat: bool
+    adapter: str | None = None
 
 
 class Api:
@@ -133,21 +135,21 @@ class Api:
 
     async def _completions(self, exchange: Exchange) -> None:
         body = bodies.decode(exchange.body, bodies.CompletionBody)
-        self._check_model(body.model)
+        adapter = self._adapter(body.model)
         if body.echo:
             raise BadBody("echo is not supported by the simulated engine", param="echo")
         prompts = [await self._ids_of(prompt, body.add_special_tokens) for prompt in bodies.prompts_of(body.prompt)]
         wanted = _Wanted(
-            prompts, body.n, body.max_tokens, bool(body.stream), body.stream_options, body.cache_salt, False
+            prompts, body.n, body.max_tokens, bool(body.stream), body.stream_options, body.cache_salt, False, adapter
         )
         request_id = f"cmpl-{_id(exchange)}"
         include = bool(body.stream_options and body.stream_options.include_usage)
-        shape = CompletionShape(request_id, self._config.model, int(time.time()), include_usage=include)
+        shape = CompletionShape(request_id, adapter or self._config.model, int(time.time()), include_usage=include)
         self._generate(exchange, shape, wanted, request_id)
 
     async def _chat(self, exchange: Exchange) -> None:
         body = bodies.decode(exchange.body, bodies.ChatBody)
-        self._check_model(body.model)
+        adapter = self._adapter(body.model)
         text = self._text.render(
             body.messages,
             body.tools,
@@ -156,30 +158,32 @@ class Api:
         )
         prompt = await self._ids_of(text, body.add_special_tokens)
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        wanted = _Wanted([prompt], body.n or 1, most, bool(body.stream), body.stream_options, body.cache_salt, True)
+        wanted = _Wanted(
+            [prompt], body.n or 1, most, bool(body.stream), body.stream_options, body.cache_salt, True, adapter
+        )
         include = bool(body.stream_options and body.stream_options.include_usage)
         request_id = f"chatcmpl-{_id(exchange)}"
-        shape = ChatShape(request_id, self._config.model, int(time.time()), include_usage=include)
+        shape = ChatShape(request_id, adapter or self._config.model, int(time.time()), include_usage=include)
         self._generate(exchange, shape, wanted, request_id)
 
     async def _responses(self, exchange: Exchange) -> None:
         body = bodies.decode(exchange.body, bodies.ResponsesBody)
-        self._check_model(body.model)
+        adapter = self._adapter(body.model)
         text = self._text.render(bodies.responses_messages(body), bodies.responses_tools(body.tools))
         prompt = await self._ids_of(text, False)
-        wanted = _Wanted([prompt], 1, body.max_output_tokens, bool(body.stream), None, body.cache_salt, True)
+        wanted = _Wanted([prompt], 1, body.max_output_tokens, bool(body.stream), None, body.cache_salt, True, adapter)
         request_id = f"resp_{_id(exchange)}"
-        shape = ResponsesShape(request_id, self._config.model, int(time.time()))
+        shape = ResponsesShape(request_id, adapter or self._config.model, int(time.time()))
         self._generate(exchange, shape, wanted, request_id)
 
     async def _messages(self, exchange: Exchange) -> None:
         body = bodies.decode(exchange.body, bodies.MessagesBody)
-        self._check_model(body.model)
+        adapter = self._adapter(body.model)
         text = self._text.render(bodies.messages_messages(body), bodies.messages_tools(body.tools))
         prompt = await self._ids_of(text, False)
-        wanted = _Wanted([prompt], 1, body.max_tokens, bool(body.stream), None, None, True)
+        wanted = _Wanted([prompt], 1, body.max_tokens, bool(body.stream), None, None, True, adapter)
         request_id = f"msg_{_id(exchange)}"
-        self._generate(exchange, MessagesShape(request_id, self._config.model), wanted, request_id)
+        self._generate(exchange, MessagesShape(request_id, adapter or self._config.model), wanted, request_id)
 
     def _generate(self, exchange: Exchange, shape: Shape, wanted: _Wanted, request_id: str) -> None:
         if exchange.gone:
@@ -192,7 +196,7 @@ class Api:
             for choice in range(wanted.n):
                 answer = self._text.answer(prompt, length, choice, chat=wanted.chat)
                 own = self._own_id(request_id, wanted, index, choice)
-                requests.append(EngineRequest(own, prompt, answer, finish, None, wanted.salt))
+                requests.append(EngineRequest(own, prompt, answer, finish, wanted.adapter, wanted.salt))
         continuous = bool(wanted.options and wanted.options.include_usage and wanted.options.continuous_usage_stats)
         delivery = Delivery(wanted.stream, continuous, self._config.report_cached, wanted.n)
         Generation(exchange, self._live, self._text, self._times, shape, delivery, requests).start()
@@ -233,8 +237,15 @@ class Api:
             raise BadBody(f"Token id {int(ids.max())} is out of vocabulary", param="prompt")
         return ids.astype(np.uint32)
 
+    def _adapter(self, model: str | None) -> str | None:
+        """The adapter that a request names; None for the model itself."""
+        if model in self._config.adapters:
+            return model
+        self._check_model(model)
+        return None
+
     def _check_model(self, model: str | None) -> None:
-        if model is not None and model != self._config.model:
+        if model is not None and model != self._config.model and model not in self._config.adapters:
             raise BadBody(f"The model `{model}` does not exist.", status=404, kind="NotFoundError", param="model")
 
     async def _tokenize(self, exchange: Exchange) -> None:
@@ -264,17 +275,21 @@ class Api:
         exchange.json({"prompt": self._text.decode(body.tokens)})
 
     def _models(self, exchange: Exchange) -> None:
-        card = {
-            "id": self._config.model,
+        cards = [self._card(self._config.model, None)]
+        cards += [self._card(name, self._config.model) for name in self._config.adapters]
+        exchange.json({"object": "list", "data": cards})
+
+    def _card(self, name: str, parent: str | None) -> dict[str, object]:
+        return {
+            "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "kvctl-sim",
-            "root": self._config.model,
-            "parent": None,
-            "max_model_len": self._max_len,
+            "root": name,
+            "parent": parent,
+            "max_model_len": self._max_len if parent is None else None,
             "permission": [],
         }
-        exchange.json({"object": "list", "data": [card]})
 
     def _load(self, exchange: Exchange) -> None:
         exchange.json({"server_load": self._live.open_requests})

@@ -100,6 +100,12 @@ class SimFleet:
             raise
         return self
 
+    def kill(self) -> None:
+        """SIGKILL: the engines are gone at once, with all that they held and all that they were sending."""
+        if self._child is not None:
+            self._child.kill()
+            self.stop()
+
     def stop(self) -> int | None:
         """End the child and wait until it is gone; its exit code. Safe to call twice, the second time gives None."""
         child, self._child = self._child, None
