@@ -19,6 +19,7 @@ from bench.control import Control, Unreachable
 from bench.design import Block
 from bench.guards import BlockFacts
 from bench.metrics import Measured
+from bench.outages import Outages
 from bench.workload.describe import PrefixKeys
 from bench.workload.model import Request, Workload
 from bench.workload.tokens import Piece, PieceText, Tokens, piece_key
@@ -70,12 +71,14 @@ class Observer(Protocol):
 class RunOptions:
     """How the run is made. `model` None: the one that the arms serve. `timeout`: seconds for one request. `extra`:
     merged into each body. `duration`: seconds; no round begins that would end later.
+    `outages`: what is done to the fleet in every block.
     """
 
     model: str | None = None
     timeout: float = 120.0
     extra: dict[str, object] = field(default_factory=dict)
     duration: float | None = None
+    outages: Outages | None = None
 
 
 async def run(
@@ -200,6 +203,8 @@ class _Runner:
         proof = await self._cold(block)
         before = await self._control.workers(arm.admin) if arm.admin else None
         self._observer.block_started(block, requests)
+        if self._options.outages is not None:
+            self._options.outages.begin()
         run = await self.generator.run(
             requests,
             arm.target,
@@ -207,6 +212,8 @@ class _Runner:
             label=f"b{block.index}",
             on_done=lambda timing: self._observer.request_done(block, timing),
         )
+        if self._options.outages is not None:
+            await self._options.outages.end()
         result = await self._result(block, arm, run, proof, before)
         self.experiment.blocks.append(result)
         self._observer.block_ended(result)
