@@ -213,6 +213,10 @@ class Child:
         return "it said: " + " | ".join(lines[-3:]) if lines else "it said nothing"
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
