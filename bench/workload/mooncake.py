@@ -86,6 +86,11 @@ def _row(raw: bytes, number: int, name: str) -> Row:
         raise WorkloadError(f"{where}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise WorkloadError(f"{where}: a line must be a JSON object, this is {type(data).__name__}")
+    if "delay" in data:
+        raise WorkloadError(
+            f"{where}: delay: turns that wait for one another, each with new tokens alone, are not read as a trace; "
+            "write every prompt whole, with its timestamp"
+        )
     timestamp = data.get("timestamp")
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float) or timestamp < 0:
         raise WorkloadError(f"{where}: timestamp: milliseconds from 0 wanted, got {timestamp!r}")
@@ -216,6 +221,11 @@ def build(
     }
     zeros = sum(row.output_length == 0 for row in rows)
     notes = [f"{zeros} requests with output_length 0 are sent with 1"] if zeros else []
+    late = sum(after.line < before.line for before, after in pairwise(rows))
+    if late:
+        notes.append(
+            f"timestamps are not in order at {late} places of the file; requests are sent in the order of time"
+        )
     return Workload(path.stem, tuple(drafts), slices, vocabulary, facts, notes)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench.workload.describe import PrefixKeys, describe, shared_prefixes
 from bench.workload.model import Workload, WorkloadError
-from bench.workload.mooncake import build, jitter, load, parse, sessions
+from bench.workload.mooncake import block_accesses, build, jitter, load, parse, sessions
 
 REAL = Path(__file__).parents[4] / "shared/data/traces/mooncake_conversation.jsonl"
 
@@ -52,6 +52,9 @@ def conversation(folder: Path) -> Path:
         (line(output=True), r":2: output_length: .* got True"),
         (line(hash_ids="no"), r":2: hash_ids: a list of integers wanted"),
         (line(hash_ids=[0, None]), r":2: hash_ids: a list of integers wanted"),
+        (line(ids=[0, -1]), r":2: hash_ids: ids of 64 bits wanted"),
+        (line(ids=[0, 2**64]), r":2: hash_ids: "),
+        (line(delay=5), r":2: delay: turns that wait for one another"),
         (line(ids=[0]), r":2: hash_ids: 600 tokens are 2 blocks of 512, the line names 1"),
         (line(ids=[7, 7]), r":2: hash_ids: an id appears twice"),
         (line(ids=[5, 1]), r":2: hash_ids\[1\]: id 1 follows 5 here and 0 on line 1"),
@@ -187,3 +190,23 @@ def test_shared_prefixes_are_whole_grid_blocks(tmp_path: Path) -> None:
     path = trace(tmp_path, line(0, 600, 5, [0, 1]), line(1, 700, 5, [0, 2]), line(2, 600, 5, [0, 1]))
     workload = build(path, slices=1, seed=0, speedup=1, use_jitter=False)
     assert shared_prefixes(workload.requests, PrefixKeys(workload.vocabulary)) == [0, 512, 592]
+
+
+def test_unsorted_timestamps_are_sent_in_the_order_of_time_and_noted(tmp_path: Path) -> None:
+    path = trace(tmp_path, line(2000, 600, 1, [0, 1]), line(1000, 600, 2, [0, 2]))
+    workload = build(path, slices=1, seed=0, speedup=1, use_jitter=False)
+    assert [(r.at, r.output_len) for r in workload.requests] == [(0.0, 2), (1.0, 1)]
+    assert workload.notes == [
+        "timestamps are not in order at 1 places of the file; requests are sent in the order of time"
+    ]
+
+
+def test_ids_that_are_equal_in_their_low_32_bits_share_nothing(tmp_path: Path) -> None:
+    path = trace(tmp_path, line(0, 600, 5, [7, 8]), line(1, 600, 5, [7 + 2**32, 8 + 2**32]))
+    workload = build(path, slices=1, seed=0, speedup=1, use_jitter=False)
+    assert shared_prefixes(workload.requests, PrefixKeys(workload.vocabulary)) == [0, 0]
+
+
+def test_a_traces_own_blocks_count_a_partial_last_one(tmp_path: Path) -> None:
+    found = block_accesses(load(trace(tmp_path, line(0, 600, 5, [0, 1]), line(1, 512, 5, [0]))))
+    assert (found.keys.tolist(), found.tokens.tolist(), found.ends.tolist()) == ([0, 1, 0], [512, 88, 512], [2, 3])
