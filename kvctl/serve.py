@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvctl.errors import FAILED, Problem
 from kvctl.options import ConfigFile
-from kvctl.serve_options import failures_options, fleet_options, limits_options, routing_options
+from kvctl.serve_options import failures_options, fleet_options, limits_options, routing_options, wire_options
 
 
 def serve(
@@ -70,7 +70,23 @@ def serve(
     lmcache_heartbeat_timeout: limits_options.LmcacheHeartbeatTimeout = 30.0,
     lmcache_index_limit_mib: limits_options.LmcacheIndexLimitMib = 256,
     index_limit_mib: limits_options.IndexLimitMib = 1024,
-    max_body_mib: limits_options.MaxBodyMib = 64,
+    max_body: wire_options.MaxBody = "64MiB",
+    max_head: wire_options.MaxHead = "64KiB",
+    max_headers: wire_options.MaxHeaders = 100,
+    request_timeout: wire_options.RequestTimeout = 60.0,
+    keepalive_timeout: wire_options.KeepaliveTimeout = 75.0,
+    pool_idle_timeout: wire_options.PoolIdleTimeout = 4.0,
+    max_requests_per_connection: wire_options.MaxRequestsPerConnection = 0,
+    max_connection_age: wire_options.MaxConnectionAge = 0.0,
+    x_forwarded: wire_options.XForwarded = "off",
+    tls_cert: wire_options.TlsCert = None,
+    tls_key: wire_options.TlsKey = None,
+    tls_client_ca: wire_options.TlsClientCa = None,
+    tls_handshake_timeout: wire_options.TlsHandshakeTimeout = 10.0,
+    upstream_tls_ca: wire_options.UpstreamTlsCa = None,
+    upstream_tls_cert: wire_options.UpstreamTlsCert = None,
+    upstream_tls_key: wire_options.UpstreamTlsKey = None,
+    upstream_tls_insecure: wire_options.UpstreamTlsInsecure = False,
     max_connections: limits_options.MaxConnections = 20_000,
     connect_timeout: limits_options.ConnectTimeout = 5.0,
     first_byte_timeout: limits_options.FirstByteTimeout = 600.0,
@@ -108,6 +124,8 @@ def serve(
     """
     if output not in ("text", "json"):
         raise Problem(f"-o must be text or json, not '{output}'")
+    if x_forwarded not in ("off", "append", "replace"):
+        raise Problem(f"--x-forwarded must be off, append or replace, not '{x_forwarded}'")
     if log_level not in ("debug", "info", "warning", "error"):
         raise Problem(f"--log-level must be debug, info, warning or error, not '{log_level}'")
 
@@ -128,6 +146,7 @@ def serve(
     from router.policies.kv import KvWeights
     from router.policies.registry import UnknownMode, make_policy, mode_name
     from router.policies.settings import PolicySettings
+    from router.proxy.forwarded import ForwardedMode
     from router.proxy.interface import Limits, Timeouts
     from router.reading import DispatchSettings
     from router.retry import RetrySettings
@@ -200,6 +219,18 @@ def serve(
     except (UnknownMode, SpecError, BadRequest, ValueError) as error:
         raise Problem(str(error)) from None
 
+    limits = Limits(
+        max_body=wire_options.max_body(max_body),
+        max_head=wire_options.max_head(max_head),
+        max_headers=max_headers,
+        max_connections=max_connections,
+        max_requests=max_requests_per_connection,
+    )
+    tls_files = wire_options.server_files(tls_cert, tls_key, tls_client_ca)
+    engine_tls_files = wire_options.engine_files(
+        upstream_tls_ca, upstream_tls_cert, upstream_tls_key, upstream_tls_insecure
+    )
+
     with contextlib.ExitStack() as stack:
         if sim:
             from bench.sim.fleet import FleetError, SimFleet
@@ -253,8 +284,20 @@ def serve(
                     admission=admission,
                     retry=RetrySettings(share=retry_budget, floor=retry_floor, any=retry_any),
                 ),
-                timeouts=Timeouts(connect=connect_timeout, first_byte=first_byte_timeout, idle=idle_timeout),
-                limits=Limits(max_body=max_body_mib << 20, max_connections=max_connections),
+                timeouts=Timeouts(
+                    connect=connect_timeout,
+                    first_byte=first_byte_timeout,
+                    idle=idle_timeout,
+                    request=request_timeout,
+                    keepalive=keepalive_timeout,
+                    pool_idle=pool_idle_timeout,
+                    handshake=tls_handshake_timeout,
+                    max_age=max_connection_age,
+                ),
+                limits=limits,
+                tls=tls_files,
+                upstream_tls=engine_tls_files,
+                forwarded=ForwardedMode(x_forwarded),
                 host=host,
                 port=port,
                 admin_host=admin_host,

@@ -106,6 +106,8 @@ class RouterCollector(Collector):
         yield _gauge("kvctl_open_requests", "Requests being served", plane.open_requests)
         yield _gauge("kvctl_connections", "Open client connections", plane.connections)
         yield _counter("kvctl_bad_requests", "Requests refused by the HTTP parser", plane.bad_requests)
+        yield _counter("kvctl_tls_accepted", "Client connections accepted for a TLS handshake", plane.tls_begun)
+        yield _counter("kvctl_tls_handshakes", "TLS handshakes with clients that were completed", plane.tls_done)
         yield _counter("kvctl_faults", "Internal errors on the request path; the log has each", plane.faults)
         yield _counter("kvctl_unwatched_answers", "Answers that could not be followed to the end", plane.unwatched)
         yield _counter("kvctl_upstream_connections", "Connections opened to engines", plane.upstream_opened)

@@ -35,6 +35,7 @@ from router.metrics import RouterCollector, RouterStats
 from router.model import WorkerSpec
 from router.model_tokens import ModelTokens
 from router.prefix.warm import warm
+from router.proxy.forwarded import ForwardedMode, forwarding
 from router.proxy.interface import Limits, PlaneStats, Timeouts
 from router.proxy.plane import DataPlane
 from router.reading import DispatchSettings
@@ -50,6 +51,7 @@ from router.room_metrics import (
 from router.shadow import Shadows
 from router.shared.lookup import LookupSettings, RedisLookup
 from router.shared.metrics import SharedCacheCollector
+from router.tls import EngineFiles, RouterTls, ServerFiles, TlsError, follow, reload_all, router_tls
 from router.tokens.tokenizer import LocalTokenizer, TokenizerError
 
 if TYPE_CHECKING:
@@ -90,19 +92,23 @@ class ServeSettings:
     shared_redis: LookupSettings | None = None
     log_level: str = "info"
     ready_json: bool = False
+    tls: ServerFiles | None = None
+    upstream_tls: EngineFiles = field(default_factory=EngineFiles)
+    forwarded: ForwardedMode = ForwardedMode.OFF
 
 
 class Router:
     """All rooms of a running router. Also the fleet's listener: a worker that comes or goes is told to each room."""
 
-    def __init__(self, settings: ServeSettings, local: LocalTokenizer | None) -> None:
+    def __init__(self, settings: ServeSettings, local: LocalTokenizer | None, tls: RouterTls) -> None:
         self.settings = settings
+        self.tls = tls
         loop = asyncio.get_running_loop()
         self.core = RoutingCore(settings.core)
         self.stats = RouterStats()
         self.plane_stats = PlaneStats()
         self.log = DecisionLog()
-        self.tokens = ModelTokens(self.core.fleet, local)
+        self.tokens = ModelTokens(self.core.fleet, local, tls.engines.context)
         self.feed = KvFeed(self.core, loop)
         if self.core.truth is not None:
             self.core.truth.resync = self.feed.resync
@@ -113,6 +119,7 @@ class Router:
             timeout=settings.health_timeout,
             model=settings.dispatch.model,
             models_interval=10 * settings.health_interval,
+            tls=tls.engines.context,
         )
         self.shadows = Shadows(settings.shadow, settings.core.policies, settings.core.seed) if settings.shadow else None
         if self.shadows is not None:
@@ -133,7 +140,15 @@ class Router:
             self.lookup,
             self.breaker,
         )
-        self.plane = DataPlane(self.dispatcher, settings.timeouts, settings.limits, self.plane_stats)
+        self.plane = DataPlane(
+            self.dispatcher,
+            settings.timeouts,
+            settings.limits,
+            self.plane_stats,
+            tls=None if tls.clients is None else tls.clients.context,
+            engine_tls=tls.engines.context,
+            forwarding=forwarding(settings.forwarded, tls=tls.clients is not None),
+        )
         registry = CollectorRegistry()
         registry.register(RouterCollector(self.core, self.stats, self.plane_stats))
         registry.register(RoomCollector(self.tokens, self.feed, self.monitor, self.log))
@@ -246,6 +261,8 @@ class Router:
         """
         settings = self.settings
         data = await _listen(self.plane.start, settings.host, settings.port, "--port")
+        if self.tls.clients is not None:
+            data = data.replace("http", "https", 1)
         if not _loopback(settings.admin_host):
             log.warning(
                 "The admin port listens on %s: whoever reaches it can change the fleet; keep it on 127.0.0.1 or behind "
@@ -274,8 +291,13 @@ class Router:
                 "--sim N, or POST /workers on the admin port)"
             )
         self._spawn(self._reclaim())
+        self._spawn(follow(self.tls.files))
         self._spawn(self._tick())
         return data, admin
+
+    def reload(self) -> None:
+        """Take certificates and keys again (SIGHUP)."""
+        reload_all(self.tls.files)
 
     async def _reclaim(self) -> None:
         while True:
@@ -354,12 +376,14 @@ def shown_settings(settings: ServeSettings) -> dict[str, Any]:
     return data | {"version": kvctl_version()}
 
 
-async def _serve(settings: ServeSettings, local: LocalTokenizer | None) -> None:
-    router = Router(settings, local)
+async def _serve(settings: ServeSettings, local: LocalTokenizer | None, tls: RouterTls) -> None:
+    router = Router(settings, local, tls)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, router.reload)
     starting = loop.create_task(router.start())
     stopped = loop.create_task(stopping.wait())
     try:
@@ -422,6 +446,10 @@ def run(settings: ServeSettings) -> None:
     )
     for noisy in ("httpx", "httpcore", "uvicorn"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        tls = router_tls(settings.tls, settings.upstream_tls)
+    except TlsError as error:
+        raise StartError(str(error)) from None
     local = None
     if settings.tokenizer is not None:
         try:
@@ -437,4 +465,4 @@ def run(settings: ServeSettings) -> None:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(settings, local))
+        runner.run(_serve(settings, local, tls))

@@ -138,6 +138,25 @@ def engine_tls(files: EngineFiles) -> Tls:
     return Tls(make, fill, (files.ca, files.cert, files.key))
 
 
+@dataclass(frozen=True, slots=True)
+class RouterTls:
+    """Both sides of a router. `clients`: None for plain HTTP; `engines`: for those whose URL is https."""
+
+    clients: Tls | None
+    engines: Tls
+
+    @property
+    def files(self) -> list[Tls]:
+        return [self.engines] if self.clients is None else [self.clients, self.engines]
+
+
+def router_tls(clients: ServerFiles | None, engines: EngineFiles) -> RouterTls:
+    """Raises:
+    TlsError
+    """
+    return RouterTls(None if clients is None else server_tls(clients), engine_tls(engines))
+
+
 def reload_all(several: Iterable[Tls], *, only_changed: bool = False) -> None:
     """Take files again. Those that cannot be used are named in the log, and the old ones stay."""
     for tls in several:

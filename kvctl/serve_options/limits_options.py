@@ -117,10 +117,6 @@ IndexLimitMib = Annotated[
         help="Memory of the block index.",
     ),
 ]
-MaxBodyMib = Annotated[
-    int,
-    option("--max-body-mib", min=1, rich_help_panel=_LIMITS, help="Largest request body."),
-]
 MaxConnections = Annotated[
     int,
     option(

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from router.proxy.downstream import ClientConnection
 from router.proxy.draining import Draining
+from router.proxy.forwarded import Forwarding
 from router.proxy.interface import Dispatcher, Endpoint, Journal, Limits, Outcome, PlaneStats, Timeouts
 from router.proxy.request_ids import RequestIds
 from router.proxy.sweeper import Sweeper
@@ -34,6 +35,7 @@ class Plane(Protocol):
     stats: PlaneStats
     journal: Journal | None
     ids: RequestIds
+    forwarding: Forwarding | None
     draining: bool
     stopped: bool
 
@@ -55,6 +57,7 @@ class DataPlane:
         journal: Journal | None = None,
         tls: ssl.SSLContext | None = None,
         engine_tls: ssl.SSLContext | None = None,
+        forwarding: Forwarding | None = None,
     ) -> None:
         """`tls`: for clients, who speak plain HTTP without it; `engine_tls`: for endpoints that are https."""
         self.dispatcher = dispatcher
@@ -66,6 +69,7 @@ class DataPlane:
         self.draining = False
         self.stopped = False
         self._hurried = False
+        self.forwarding = forwarding
         self._tls = tls
         self._engine_tls = engine_tls
         self.loop: asyncio.AbstractEventLoop

@@ -131,6 +131,8 @@ class Exchange:
         if self._record is not None:
             self._record.sent = self._plane.loop.time()
         lines = (without_headers(head.lines, leg.without) if leg.without else head.lines) + leg.upstream_lines
+        if self._plane.forwarding is not None:
+            lines = self._plane.forwarding.rewrite(self.inbound, lines)
         bodiless = head.method in _USUALLY_BODILESS
         return pool.request_head(head.verb, head.target, lines, len(body), bodiless), body
 
