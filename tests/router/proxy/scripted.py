@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from router.proxy.errors import gateway_answer
+from router.proxy.forwarded import Forwarding
 from router.proxy.interface import (
     Answer,
     Endpoint,
@@ -150,8 +152,9 @@ Script = Callable[[Wire], Awaitable[None]]
 class Engine:
     """A listening engine: `script` runs for each connection, `wires` are those it had."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
+        self._tls = tls
         self.wires: list[Wire] = []
         self.requests: list[Message] = []
         self._server: asyncio.Server | None = None
@@ -159,8 +162,9 @@ class Engine:
         self.endpoint = Endpoint("", 0)
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.endpoint = Endpoint("127.0.0.1", self._server.sockets[0].getsockname()[1])
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
+        port = self._server.sockets[0].getsockname()[1]
+        self.endpoint = Endpoint("127.0.0.1", port, tls=self._tls is not None)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -276,7 +280,17 @@ class Placing:
 class Stage:
     """A running data plane and the means to talk to it."""
 
-    def __init__(self, plane: DataPlane, placing: Placing, stats: PlaneStats, port: int) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        placing: Placing,
+        stats: PlaneStats,
+        port: int,
+        engines: list[Engine],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.engines = engines
+        self.tls = tls
         self.plane = plane
         self.placing = placing
         self.stats = stats
@@ -284,7 +298,7 @@ class Stage:
         self.wires: list[Wire] = []
 
     async def client(self) -> Wire:
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.port))
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls))
         self.wires.append(wire)
         return wire
 
@@ -313,8 +327,12 @@ async def stage(
     timeouts: Timeouts = PATIENT,
     limits: Limits | None = None,
     journal: Journal | None = None,
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+    engines_tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+    forwarding: Forwarding | None = None,
 ) -> AsyncIterator[Stage]:
-    """A data plane before some engines, which are tried in order.
+    """A data plane before some engines, which are tried in order. The contexts of TLS: the listener's, and that of
+    who connects to it.
 
     A scene that hangs fails after `LONGEST_SCENE` seconds, before a patient timeout could end it in another way.
     """
@@ -324,14 +342,23 @@ async def stage(
         if isinstance(bind, Endpoint):
             placing.endpoints.append(bind)
             continue
-        engine = Engine(lambda wire: asyncio.sleep(0))
+        engine = Engine(lambda wire: asyncio.sleep(0), engines_tls[0] if engines_tls else None)
         engine.script = bind(engine)
         await engine.start()
         running.append(engine)
         placing.endpoints.append(engine.endpoint)
-    plane = DataPlane(placing, timeouts, limits or Limits(), stats, journal)
+    plane = DataPlane(
+        placing,
+        timeouts,
+        limits or Limits(),
+        stats,
+        journal,
+        tls=tls[0] if tls else None,
+        engine_tls=engines_tls[1] if engines_tls else None,
+        forwarding=forwarding,
+    )
     _, port = await plane.start("127.0.0.1", 0)
-    scene = Stage(plane, placing, stats, port)
+    scene = Stage(plane, placing, stats, port, running, tls[1] if tls else None)
     try:
         async with asyncio.timeout(LONGEST_SCENE):
             yield scene
