@@ -1,9 +1,10 @@
 # kvctl: every target sets up what it needs in .venv of this folder.
 VENV ?= .venv
+MINUTES ?= 60
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real bench-sim bench-decide bench-kv-cost check-pages lint format clean
+.PHONY: help demo test test-real bench-sim bench-decide bench-kv-cost soak check-pages lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
@@ -11,6 +12,7 @@ help:
 	@echo 'make test-real  the same promises on a real vLLM (CPU): installs it first, 4 GB, about 25 minutes'
 	@echo 'make bench-sim  how far a live simulated engine distorts its own timing'
 	@echo 'make bench-decide  how long a routing decision takes'
+	@echo 'make soak       an hour of mixed traffic before engines that are killed and hung (MINUTES=3 for less)'
 	@echo 'make check-pages  write docs/checks, a page a check of kvctl validate'
 	@echo 'make bench-kv-cost  kv counting in time against blocks, engines alike and mixed'
 	@echo 'make lint       ruff and mypy'
@@ -45,6 +47,9 @@ bench-sim: $(VENV)/.ready
 
 bench-decide: $(VENV)/.ready
 	$(PY) scripts/bench_decide.py
+
+soak: $(VENV)/.ready
+	$(PY) scripts/soak.py --minutes $(MINUTES)
 
 check-pages: $(VENV)/.ready-test
 	$(PY) scripts/check_pages.py --examples
