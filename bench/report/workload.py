@@ -39,7 +39,7 @@ def show(found: Analysis, console: Console) -> None:
     group = found.largest
     console.print(
         f"largest group {group.name}: {group.share:.1%} of requests, {group.fair_shares:.2f} fair shares of one of "
-        f"{found.workers} engines; {group.tokens:,} different tokens a block, {group.of_cache:.2f} times one engine's "
+        f"{found.workers} engines; {group.tokens:,} different tokens, {group.of_cache:.2f} times one engine's "
         f"cache of {found.cache_tokens:,}",
         markup=False,
     )
