@@ -4,8 +4,9 @@ One process, several engines, each with a port and a ZMQ publisher of KV events 
 the request and one write, about 6 us; a stream sends 64 items a second, a held one a single item and then nothing.
 Touches sockets only. Ends when its standard input closes. Its ready line names ports and endpoints.
 
-`POST /stub/publish` announces the blocks of every prompt of `prompts`, dealt out over the engines, and from then on some
-changes a second, so that a router that follows events has some to follow. `GET /stub/paths` counts what was asked.
+`POST /stub/publish` announces the blocks of every prompt of `prompts`, dealt out over the engines; some other blocks
+come and go all the time, so that a router that follows events has some to follow. `GET /stub/paths` counts what was
+asked since it was asked last, and for how many prompts the engine that was chosen is the one that holds them (`held`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import zmq
 from bench.proxy import prompts
 from bench.sim.events import Publisher, PublisherConfig
 from bench.sim.kvcache import CacheEvent, Removed, Stored
+from router.tokens.body import parse
 from router.tokens.chat import Chat
 from router.tokens.tokenizer import LocalTokenizer
 
@@ -35,6 +37,9 @@ _SCRATCH_BLOCKS = 8
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _STREAMS = re.compile(rb'"stream" *: *true')
+_LONG = 1000
+_CONVERSATION = re.compile(rb"You answer conversation ([0-9]+)")
+_FIRST_IDS = re.compile(rb'"prompt": *\[ *([0-9]+), *([0-9]+), *([0-9]+)')
 _USAGE = {
     "prompt_tokens": 2000,
     "completion_tokens": 16,
@@ -79,19 +84,32 @@ def _item() -> bytes:
 
 
 _ITEM = _item()
+
+
+def _ids(ids: list[int]) -> bytes:
+    """As vLLM's render endpoint answers."""
+    return _json(
+        {"request_id": "chatcmpl-1", "token_ids": ids, "sampling_params": {"max_tokens": 16}, "model": prompts.MODEL}
+        | {"stream": False, "features": None, "priority": 0, "cache_salt": None}
+    )
+
+
+_NO_IDS = _ids([1])
 _MISSING = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
 class Engine:
     """One engine: what it answers, its open streams, its events."""
 
-    def __init__(self, number: int, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, number: int, context: zmq.Context[zmq.Socket[bytes]], tokenizer: LocalTokenizer) -> None:
         self.number = number
+        self._tokenizer = tokenizer
         self.streams: set[asyncio.Transport] = set()
         self.paths: Counter[str] = Counter()
         self.publisher = Publisher(PublisherConfig(), prompts.BLOCK, context)
-        self.renders = False
+        self.rendered: dict[tuple[int, int], bytes] = {}
         self.told: list[CacheEvent] = []
+        self.prompts: dict[tuple[bytes, ...], int] = {}
         self._scratch = 0
         card = {
             "id": prompts.MODEL,
@@ -127,6 +145,17 @@ class Engine:
         if self._scratch > 1:
             events.append(Removed(keys - np.uint64(_SCRATCH_BLOCKS)))
         self.publisher.publish(events, time.time())
+
+    def tokenized(self, body: bytes) -> bytes:
+        """A router that brings a tokenizer checks it against the engine's before it trusts it."""
+        asked = json.loads(body)
+        if "messages" in asked:
+            chat = parse("/v1/chat/completions", body).chat
+            assert chat is not None
+            ids = self._tokenizer.encode_chat(chat)
+        else:
+            ids = self._tokenizer.encode_text(asked["prompt"], asked.get("add_special_tokens", True))
+        return _json({"count": len(ids), "max_model_len": 65536, "tokens": ids.tolist()})
 
     def announce(self) -> None:
         for event in self.told:
@@ -171,12 +200,26 @@ class Connection(asyncio.Protocol):
         engine.paths[path] += 1
         if path.startswith("/stub/"):
             self._transport.write(self._control(path))
+        elif path == "/tokenize":
+            self._transport.write(engine.tokenized(body))
+        elif path == "/v1/chat/completions/render":
+            self._transport.write(self._rendered(body))
         elif b'"stream"' in body and _STREAMS.search(body) is not None:
             self._transport.write(_STREAM_HEAD + _ITEM)
             if b"hold" not in body:
                 engine.streams.add(self._transport)
         else:
             self._transport.write(engine.answers.get(path, _MISSING))
+            found = (_CONVERSATION.search(body) or _FIRST_IDS.search(body)) if len(body) > _LONG else None
+            if found is not None:
+                engine.paths["held"] += engine.prompts.get(found.groups(), -1) == engine.number
+
+    def _rendered(self, body: bytes) -> bytes:
+        """The ids of a chat, for routers that ask the engine for them; looked up, where a real engine would compute."""
+        found = _CONVERSATION.search(body)
+        if found is None:
+            return _NO_IDS
+        return self._engine.rendered.get((int(found[1]), body.count(b'"user"')), _NO_IDS)
 
     def _control(self, path: str) -> bytes:
         if path == "/stub/publish":
@@ -186,31 +229,41 @@ class Connection(asyncio.Protocol):
         total: Counter[str] = Counter()
         for engine in self._engines:
             total += engine.paths
+            engine.paths.clear()
         return _json(total)
 
 
 def announced(engines: list[Engine], tokenizer: LocalTokenizer) -> None:
-    """Give each engine its share of the prompts, as blocks that it says it holds."""
+    """Give each engine its share of the prompts, as blocks that it says it holds, and all of them the ids of each chat."""
+    rendered: dict[tuple[int, int], bytes] = {}
     key = 1
     for conversation in range(prompts.CONVERSATIONS):
         engine = engines[conversation % len(engines)]
+        first = tuple(b"%d" % one for one in prompts.token_ids(conversation, 1)[:3])
+        for each in engines:
+            each.prompts[(b"%d" % conversation,)] = each.prompts[first] = engine.number
         chat = Chat(prompts.messages(conversation, prompts.TURNS))
-        text = tokenizer.render(chat, 10.0)
+        for turn in range(1, prompts.TURNS + 1):
+            ids = tokenizer.encode_chat(Chat(prompts.messages(conversation, turn)))
+            rendered[conversation, turn] = _ids(ids.tolist())
         for ids in (
-            tokenizer.finish(tokenizer.look_up(text), False),
+            tokenizer.encode_chat(chat),
             np.array(prompts.token_ids(conversation, prompts.TURNS), np.uint32),
         ):
             blocks = len(ids) // prompts.BLOCK
             keys = np.arange(key, key + blocks, dtype=np.uint64)
             engine.told.append(Stored(keys, None, ids[: blocks * prompts.BLOCK], None, None))
             key += blocks
+    for engine in engines:
+        engine.rendered = rendered
 
 
 async def serve(count: int, tokenizer: str) -> None:
     loop = asyncio.get_running_loop()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    engines = [Engine(number, context) for number in range(count)]
-    announced(engines, LocalTokenizer.load(tokenizer))
+    local = LocalTokenizer.load(tokenizer)
+    engines = [Engine(number, context, local) for number in range(count)]
+    announced(engines, local)
     ports = []
     for engine in engines:
         made = await loop.create_server(
