@@ -24,6 +24,7 @@ from router.events.cache_events import AllBlocksCleared, BlockMoved, BlockRemove
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import Worker
+from router.fused import FusedKv
 from router.load import Booking, LoadTracker
 from router.missing import missing
 from router.model import (
@@ -38,6 +39,7 @@ from router.model import (
     RouteRequest,
 )
 from router.overlap import behind, shared_beyond
+from router.policies.kv import Kv
 from router.policies.registry import make_policy, mode_name
 from router.prefix.active import ActiveBlocks
 from router.prefix.capacity import CapacityLru, output_blocks
@@ -77,6 +79,15 @@ class RoutingCore:
         if settings.approximate_policy is ApproximatePolicy.LRU:
             self.capacity = CapacityLru(max(settings.index_limit // _LRU_ENTRY_BYTES, 1))
         self.truth = None if settings.truth is None else TruthLoop(settings.truth)
+        self._fused = FusedKv(self.index, self.predictions, self.loads, predicts=self._predicts)
+        self._fuses = (
+            not timed
+            and settings.assume_kv_reuse
+            and not settings.track_output
+            and not settings.shared_cache
+            and settings.affinity is None
+        )
+        """Whether these settings leave kv decisions to `router.fused` where a request does."""
         self.affinity = None if settings.affinity is None else SessionAffinity(settings.affinity)
         self._policies: dict[str, Policy] = {}
         self._learners: dict[str, Learns] = {}
@@ -269,6 +280,11 @@ class RoutingCore:
             RoutingError: nobody may serve it (the message says which rule removed whom), or the request is at fault.
         """
         request.now = self.loads.now = now
+        policy = self.policy(mode)
+        if self._fuses and FusedKv.applies(policy, request, self.fleet.view):
+            decision = self._decide_fused(request, policy, now)
+            if decision is not None:
+                return decision
         candidates = self.candidates(request, now)
         desperate = not np.count_nonzero(candidates.eligible)
         if desperate and not self._last_resort(request, candidates):
@@ -280,7 +296,6 @@ class RoutingCore:
                 candidates.prefill_tokens,
                 candidates.decode_blocks,
             )
-        policy = self.policy(mode)
         bound = None if self.affinity is None else self.affinity.row(request, candidates)
         decision = policy.decide(request, candidates, self.rng)
         if bound is not None:
@@ -312,6 +327,17 @@ class RoutingCore:
         since = np.array([view.members[row].warm_since or 0.0 for row in view.warming])
         shares: FloatArray = np.clip((now - since) / max(self.settings.slow_start, 1e-9), _LEAST_SHARE, 1.0)
         return shares
+
+    def _decide_fused(self, request: RouteRequest, policy: Kv, now: float) -> Decision | None:
+        """None where the general path has to say why nobody is eligible, or knows more than the fused one."""
+        view = self.fleet.view
+        if self.thresholds.any or view.warming or (self.truth is not None and self.truth.factor is not None):
+            return None
+        codes = why_not(request, view, self.thresholds, view.zeros, view.zeros)
+        decision = self._fused.decide(request, policy, view, codes, self.rng, now)
+        if decision is not None:
+            decision.degraded = missing(request, policy, decision.candidates, view)
+        return decision
 
     def home(self, request: RouteRequest) -> tuple[str, int] | None:
         """The only (worker, dp rank) that may serve the request because its session is bound there, if it is."""

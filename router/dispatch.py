@@ -13,8 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
 from router.aliases import with_model
 from router.answers import OwnAnswers
 from router.core import RoutingCore
@@ -32,6 +30,7 @@ from router.proxy.interface import Answer, Inbound, Leg, Outcome
 from router.reading import DispatchSettings, RequestReader, model_in
 from router.records import DecisionLog
 from router.retry import CONTENT_PATHS, COSTS_NOTHING, ENGINE_PATHS, RetryBudget, repeatable
+from router.reuse import best_cached_tokens
 from router.shadow import Shadows
 from router.shared.blocks import shared_model
 from router.shared.lookup import RedisLookup
@@ -324,7 +323,7 @@ class RequestDispatcher:
             announce(decision)
         if self.shadows is not None:
             self.shadows.saw(request, decision)
-        self.stats.decided(decision, _best_eligible(decision))
+        self.stats.decided(decision, best_cached_tokens(decision))
         id_line = f"x-request-id: {request.id}\r\n".encode("latin-1", "replace")
         upstream = b"" if inbound.header(_REQUEST_ID) else id_line
         if worker.ranks > 1:
@@ -372,15 +371,3 @@ class RequestDispatcher:
 def _climbs(path: str) -> bool:
     """Whether a path below /v1/ could mean one outside it to whoever resolves `..` behind us."""
     return ".." in path.lower().replace("%2e", ".")
-
-
-def _best_eligible(decision: Decision) -> int:
-    """The most cached tokens that any eligible row had, counted like the winner's."""
-    rows = decision.candidates
-    if not decision.prompt_tokens:
-        return decision.predicted_cached_tokens
-    held = (rows.device + rows.host + rows.disk + rows.shared) * rows.eligible
-    if not held.any():
-        return decision.predicted_cached_tokens
-    most = np.minimum(held, (decision.prompt_tokens - 1) // rows.block_size) * rows.block_size
-    return int(most.max())

@@ -174,6 +174,11 @@ class LoadTracker:
         """Uncached tokens of prompts without a first token yet, int64 (slots,), without regard to time."""
         return self.prefills.tokens
 
+    @property
+    def slots(self) -> int:
+        """Slots that every array here has room for."""
+        return min(len(self.active_requests), len(self.prefills.tokens), self.active.slots)
+
     def ensure_slots(self, count: int) -> None:
         """Room for slots 0..count-1."""
         missing = count - len(self.active_requests)

@@ -231,6 +231,9 @@ class Decision:
     block_size: int = 0
     decide_us: float = 0.0
     predicted_cached_tokens: int = 0
+    best_cached_tokens: int | None = None
+    """The most that any eligible row would have had cached, counted like the winner's; None: not counted yet, see
+    `router.reuse.best_cached_tokens`."""
     engine_cached_tokens: int | None = None
 
     @property

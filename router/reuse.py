@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from router.model import Candidates, IntArray
+from router.model import Candidates, Decision, IntArray
 from router.policies.kv import KvWeights
 
 
@@ -16,6 +16,24 @@ def reusable_tokens(blocks: int, prompt_tokens: int, block_size: int) -> int:
     if prompt_tokens <= 0:
         return 0
     return min(blocks, (prompt_tokens - 1) // block_size) * block_size
+
+
+def best_cached_tokens(decision: Decision) -> int:
+    """The most cached tokens that any eligible row had, counted like the winner's."""
+    if decision.best_cached_tokens is None:
+        decision.best_cached_tokens = _best(decision)
+    return decision.best_cached_tokens
+
+
+def _best(decision: Decision) -> int:
+    rows = decision.candidates
+    if not decision.prompt_tokens:
+        return decision.predicted_cached_tokens
+    held = (rows.device + rows.host + rows.disk + rows.shared) * rows.eligible
+    if not held.any():
+        return decision.predicted_cached_tokens
+    most = np.minimum(held, (decision.prompt_tokens - 1) // rows.block_size) * rows.block_size
+    return int(most.max())
 
 
 def weighted_blocks(device: Any, host: Any, disk: Any, weights: KvWeights) -> Any:

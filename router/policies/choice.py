@@ -97,6 +97,19 @@ def bounded(
     winner, reason = chosen(cost, candidates.eligible, temperature, rng)
     if bound is None or reason is Reason.ONLY_CANDIDATE or candidates.active_requests[winner] < bound.floor:
         return winner, reason
+    return under(bound, winner, reason, cost, candidates, temperature, rng)
+
+
+def under(
+    bound: LoadBound,
+    winner: int,
+    reason: Reason,
+    cost: FloatArray,
+    candidates: Candidates,
+    temperature: float,
+    rng: random.Random,
+) -> tuple[int, Reason]:
+    """The picked row where it is below its bound, else the pick among those that are."""
     below = bound.below(candidates)
     if below[winner]:
         return winner, reason

@@ -50,6 +50,21 @@ class KvWeights:
                 allowed = "between 0 and 1" if spec.name in shares else f"between 0 and {_MOST_WEIGHT:g}"
                 raise ValueError(f"{spec.name} must be {allowed}, not {value}")
 
+    def packed(self) -> FloatArray:
+        """The weights as `router.prefix.rows` wants them; the temperature is not among them."""
+        return np.array(
+            [
+                self.overlap_score_credit,
+                self.overlap_score_credit_decay,
+                self.prefill_load_scale,
+                self.decode_active_request_weight,
+                self.host_cache_hit_weight,
+                self.disk_cache_hit_weight,
+                self.shared_cache_multiplier,
+                float(self.track_prefill_tokens),
+            ]
+        )
+
 
 class Kv:
     name = "kv"
@@ -58,6 +73,8 @@ class Kv:
     def __init__(self, weights: KvWeights | None = None, bound: LoadBound | None = None) -> None:
         self.weights = weights or KvWeights()
         self.bound = bound
+        self.packed = self.weights.packed()
+        self.counts_requests = self.weights.decode_active_request_weight > 0
 
     def decide(self, request: RouteRequest, candidates: Candidates, rng: random.Random) -> Decision:
         weights = replace(self.weights, **request.weights) if request.weights else self.weights

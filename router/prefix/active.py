@@ -45,6 +45,15 @@ class ActiveBlocks:
         """Keys released that were not held; not zero is a bug of the caller."""
         return int(self._table.state[at.UNKNOWN])
 
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    @property
+    def where(self) -> Int64s:
+        """The table's addresses, for kernels that read several tables."""
+        return self._table.where
+
     def ensure_slots(self, count: int) -> None:
         if count > self._slots:
             self._table.ensure_slots(count)

@@ -5,7 +5,7 @@ A kernel that runs out of a pool stops *before* it changes anything for the curr
 one set member; a match is O(depth) lookups plus O(set words) where the owner set changes.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment,call-arg,var-annotated"
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit, types
 
 from router.prefix import layout as at
+from router.prefix.address import vector
 from router.prefix.owners import (
     MARK,
     erase_handle,
@@ -204,6 +205,8 @@ def attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, ti
         slots[slot, 1] += 1
         put(htab, handle_home(engine_hash, slot), h)
     handles[h].tiers |= bit
+    if tier >= state[at.TIERS_USED]:
+        state[at.TIERS_USED] = tier + 1
     state[at.FRESH] = 1
     return h
 
@@ -258,30 +261,98 @@ def evict(nodes, ntab, handles, htab, sets, stab, words, state, slots, count):
         at.SETS_T,
         at.WORDS_T,
         at.U64S,
-        types.uint64[::1],
         boolean,
         types.uint64[::1],
-        types.int64[:, ::1],
+        types.uint64[::1],
+        types.int64[::1],
     ),
     **at.KERNEL,
 )
-def match(nodes, ntab, sets, words, keys, members, mark, scratch, out):
+def match_device(nodes, ntab, sets, words, keys, mark, members, alive, out):
+    """`match` where nothing was ever held in another tier: a walk over the sets' own words."""
+    groups = members.shape[0]
+    for g in range(groups):
+        alive[g] = members[g]
+    previous = np.int64(-1)
+    count = keys.shape[0]
+    low = 0
+    for depth in range(count):
+        n = find_node(nodes, ntab, keys[depth])
+        owner = np.int64(0)
+        if n >= 0:
+            stamped = nodes[n].set
+            owner = stamped & _ID
+            if mark and (stamped & MARK) == 0:
+                nodes[n].set = stamped | MARK
+        if owner == previous:
+            continue
+        previous = owner
+        k = np.int64(0)
+        end = np.int64(0)
+        if owner != 0:
+            k = np.int64(sets[owner].offset)
+            end = k + sets[owner].words
+        first = groups
+        for g in range(low, groups):
+            here = alive[g]
+            if here == _ZERO:
+                continue
+            index = g * at.TIERS
+            while k < end and words[k].index < index:
+                k += 1
+            bits = _ZERO
+            if k < end and words[k].index == index:
+                bits = words[k].bits
+            left = here & ~bits
+            while left != _ZERO:
+                out[g * 64 + lowest_bit(left)] = depth
+                left &= left - _ONE
+            here &= bits
+            alive[g] = here
+            if here != _ZERO and first == groups:
+                first = g
+        if first == groups:
+            return
+        low = first
+    for g in range(low, groups):
+        left = alive[g]
+        while left != _ZERO:
+            out[g * 64 + lowest_bit(left)] = count
+            left &= left - _ONE
+
+
+@njit(void(at.STATE_T, at.U64S, boolean), **at.KERNEL)
+def match(where, keys, mark):
     """Walk `keys` and write, for every slot, the contiguous blocks a tier, each tier from where the last
     stopped.
 
     Args:
-        members: one bit a slot that takes part, uint64 (w,).
+        where: the table, as `layout` names its entries. Its `members`, one bit a slot that takes part, uint64 (w,);
+            its `scratch`, uint64 of at least 2 * TIERS * w entries, whose contents do not matter; and its `out`,
+            int64 (TIERS + 1, 64 * w), for the extensions a tier; the last row is working space.
         mark: whether the nodes passed get their second chance from eviction.
-        scratch: uint64, at least 2 * TIERS * w entries; contents do not matter.
-        out: int64, (TIERS + 1, slots): extensions a tier; the last row is working space.
     """
-    groups = members.shape[0]
+    nodes = vector(where[at.NODES_AT], where[at.NODES_LEN], at.NODE)
+    ntab = vector(where[at.NTAB_AT], where[at.NTAB_LEN], np.int32)
+    sets = vector(where[at.SETS_AT], where[at.SETS_LEN], at.SET)
+    words = vector(where[at.WORDS_AT], where[at.WORDS_LEN], at.WORD)
+    groups = where[at.GROUPS]
+    members = vector(where[at.MEMBERS_AT], groups, np.uint64)
+    tiers = vector(where[at.STATE_AT], at.STATE_SIZE, np.int64)[at.TIERS_USED]
+    slots = 64 * groups
+    out = vector(where[at.OUT_AT], (at.TIERS + 1) * slots, np.int64)
+    since = at.TIERS * slots
     width = groups * at.TIERS
+    scratch = vector(where[at.SCRATCH_AT], 2 * width, np.uint64)
     alive = scratch[:width]
-    held = scratch[width : 2 * width]
+    out[: tiers * slots] = 0
+    if tiers == 1:
+        match_device(nodes, ntab, sets, words, keys, mark, members, alive, out)
+        return
+    held = scratch[width:]
     alive[:] = _ZERO
     held[:] = _ZERO
-    out[:] = 0
+    out[since:] = 0
     for g in range(groups):
         alive[g * at.TIERS] = members[g]
     previous = 0
@@ -313,7 +384,7 @@ def match(nodes, ntab, sets, words, keys, members, mark, scratch, out):
         for g in range(groups):
             base = g * at.TIERS
             carry = _ZERO
-            for tier in range(at.TIERS):
+            for tier in range(tiers):
                 here = alive[base + tier]
                 if (here | carry) == _ZERO:
                     continue
@@ -323,8 +394,8 @@ def match(nodes, ntab, sets, words, keys, members, mark, scratch, out):
                     left = stop
                     while left != _ZERO:
                         slot = g * 64 + lowest_bit(left)
-                        out[tier, slot] = depth - out[at.TIERS, slot]
-                        out[at.TIERS, slot] = depth
+                        out[tier * slots + slot] = depth - out[since + slot]
+                        out[since + slot] = depth
                         left &= left - _ONE
                 stay = (here | carry) & bits
                 carry = stop | (carry & ~bits)
@@ -335,9 +406,9 @@ def match(nodes, ntab, sets, words, keys, members, mark, scratch, out):
         depth += 1
     if count > 0:
         for g in range(groups):
-            for tier in range(at.TIERS):
+            for tier in range(tiers):
                 left = alive[g * at.TIERS + tier]
                 while left != _ZERO:
                     slot = g * 64 + lowest_bit(left)
-                    out[tier, slot] = count - out[at.TIERS, slot]
+                    out[tier * slots + slot] = count - out[since + slot]
                     left &= left - _ONE

@@ -110,6 +110,16 @@ class PrefixIndex:
     def slots(self) -> int:
         return self._slots
 
+    @property
+    def where(self) -> Int64s:
+        """The table's addresses, for kernels that read several tables."""
+        return self._table.where
+
+    @property
+    def inner(self) -> Int64s:
+        """The table's own number of each slot, int64 (slots,)."""
+        return self._inner
+
     def blocks(self, slot: int) -> int:
         """Engine block hashes known of a slot, each counted once however many tiers hold it."""
         return self._table.held(int(self._inner[slot]))

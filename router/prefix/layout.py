@@ -73,7 +73,28 @@ UNKNOWN: Final = 15
 PARENT: Final = 16
 COPIES: Final = 17
 GONE: Final = 18
-STATE_SIZE: Final = 19
+TIERS_USED: Final = 19
+FLIP_FROM: Final = 20
+FLIP_MEMBER: Final = 21
+FLIP_TO: Final = 22
+STATE_SIZE: Final = 23
+
+# `where`: int64 array of a table's addresses and lengths, for kernels that read several tables (`address.py`)
+NODES_AT: Final = 0
+NODES_LEN: Final = 1
+NTAB_AT: Final = 2
+NTAB_LEN: Final = 3
+SETS_AT: Final = 4
+SETS_LEN: Final = 5
+WORDS_AT: Final = 6
+WORDS_LEN: Final = 7
+STATE_AT: Final = 8
+SLOTS_AT: Final = 9
+MEMBERS_AT: Final = 10
+GROUPS: Final = 11
+SCRATCH_AT: Final = 12
+OUT_AT: Final = 13
+WHERE_SIZE: Final = 14
 
 # what a kernel that stopped early asks for (as a negative result)
 NEED_NODES: Final = -2
@@ -96,7 +117,7 @@ U32S = types.Array(types.uint32, 1, "C", readonly=True)
 # every kernel that changes the table takes these, in this order
 CORE = (NODES_T, TABLE_T, HANDLES_T, TABLE_T, SETS_T, TABLE_T, WORDS_T, STATE_T, SLOTS_T)
 
-KERNEL_FILES: Final = ("hashing.py", "layout.py", "owners.py", "blocks.py", "operations.py")
+KERNEL_FILES: Final = ("address.py", "hashing.py", "layout.py", "owners.py", "blocks.py", "operations.py", "rows.py")
 
 
 def drop_stale_kernels(folder: Path) -> int:

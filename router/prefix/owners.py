@@ -140,8 +140,9 @@ def erase_handle(handles, table, index):
     table[hole] = 0
 
 
-@njit(void(at.SETS_T, at.TABLE_T, i64), **at.KERNEL)
-def erase_set(sets, table, index):
+@njit(void(at.SETS_T, at.TABLE_T, at.STATE_T, i64), **at.KERNEL)
+def erase_set(sets, table, state, index):
+    state[at.FLIP_MEMBER] = -1
     mask = np.uint64(table.shape[0] - 1)
     hole = position(table, sets[index].hash, index)
     i = hole
@@ -178,7 +179,7 @@ def release_set(sets, table, state, owner):
         return
     sets[owner].refs -= 1
     if sets[owner].refs == 0:
-        erase_set(sets, table, owner)
+        erase_set(sets, table, state, owner)
         state[at.WORD_DEAD] += sets[owner].words
         sets[owner].next = state[at.SET_FREE]
         state[at.SET_FREE] = owner
@@ -220,13 +221,29 @@ def differs_by(sets, words, other, owner, index, bit):
     return True
 
 
+@njit(void(at.STATE_T, i64, i64, i64), **at.KERNEL)
+def remember(state, owner, member, target):
+    """That flipping `member` of set `owner` gives set `target`; `erase_set` forgets it."""
+    state[at.FLIP_FROM] = owner
+    state[at.FLIP_MEMBER] = member
+    state[at.FLIP_TO] = target
+
+
 @njit(i64(at.SETS_T, at.TABLE_T, at.WORDS_T, at.STATE_T, i64, i64, i64), **at.KERNEL)
 def flip(sets, table, words, state, owner, tier, slot):
     """Move one node's reference from `owner` to that set with (tier, slot) flipped.
 
-    Returns the set's id, or a NEED code and then nothing has changed.
+    Returns the set's id, or a NEED code and then nothing has changed. Consecutive blocks mostly ask for the same move,
+    so the last one is remembered until either set changes.
     """
     index = (slot >> 6) * at.TIERS + tier
+    member = slot * at.TIERS + tier
+    if state[at.FLIP_MEMBER] == member and state[at.FLIP_FROM] == owner:
+        other = state[at.FLIP_TO]
+        if other != 0:
+            sets[other].refs += 1
+        release_set(sets, table, state, owner)
+        return other
     bit = _ONE << (np.uint64(slot) & _LOW6)
     code = member_code(tier, slot)
     count = 0
@@ -237,6 +254,7 @@ def flip(sets, table, words, state, owner, tier, slot):
     before = set_word(sets, words, owner, index)
     after = before ^ bit
     if count == 1 and after == _ZERO:
+        remember(state, owner, member, 0)
         release_set(sets, table, state, owner)
         return 0
 
@@ -246,13 +264,14 @@ def flip(sets, table, words, state, owner, tier, slot):
         other = np.int64(table[i]) - 1
         if sets[other].hash == target and differs_by(sets, words, other, owner, index, bit):
             sets[other].refs += 1
+            remember(state, owner, member, other)
             release_set(sets, table, state, owner)
             return other
         i = (i + _ONE) & mask
 
     alone = owner != 0 and sets[owner].refs == 1
     if alone and before != _ZERO and after != _ZERO:
-        erase_set(sets, table, owner)
+        erase_set(sets, table, state, owner)
         for k in range(sets[owner].offset, sets[owner].offset + count):
             if words[k].index == index:
                 words[k].bits = after
@@ -295,7 +314,7 @@ def flip(sets, table, words, state, owner, tier, slot):
     state[at.WORD_TOP] = top + size
 
     if alone:
-        erase_set(sets, table, owner)
+        erase_set(sets, table, state, owner)
         state[at.WORD_DEAD] += count
         fresh = owner
     else:
@@ -306,6 +325,7 @@ def flip(sets, table, words, state, owner, tier, slot):
             fresh = state[at.SET_TOP]
             state[at.SET_TOP] += 1
         state[at.SET_LIVE] += 1
+        remember(state, owner, member, fresh)
         release_set(sets, table, state, owner)
     sets[fresh].hash = target
     sets[fresh].refs = 1

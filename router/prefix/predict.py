@@ -44,6 +44,15 @@ class Predictions:
     def bytes(self) -> int:
         return self._table.bytes + self._queues.nbytes
 
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    @property
+    def where(self) -> Int64s:
+        """The table's addresses, for kernels that read several tables."""
+        return self._table.where
+
     def __len__(self) -> int:
         return self._table.handles
 

@@ -60,7 +60,10 @@ class BlockTable:
         self.side: npt.NDArray[Any] = np.zeros(_START if side is not None else 0, side)
         self.state = np.zeros(at.STATE_SIZE, np.int64)
         self.state[[at.NODE_FREE, at.HANDLE_FREE, at.SET_FREE]] = -1
-        self.state[at.SET_TOP] = 1
+        self.state[at.SET_TOP] = self.state[at.TIERS_USED] = 1
+        self.state[at.FLIP_MEMBER] = -1
+        self.where = np.zeros(at.WHERE_SIZE, np.int64)
+        """Where all this lies in memory, for `blocks.match` and kernels that read several tables."""
         self.core: tuple[Any, ...] = ()
         self.ensure_slots(slots)
 
@@ -98,7 +101,7 @@ class BlockTable:
         count = max(count, self._used)
         self._used = count
         if count > self.slots or not self.core:
-            size = max(64, 1 << (max(count, 1) - 1).bit_length())
+            size = 64 * -(-max(count, 1) // 64)
             fresh = np.empty((size, 2), np.int64)
             fresh[:, 0] = -1
             fresh[:, 1] = 0
@@ -118,9 +121,7 @@ class BlockTable:
 
     def match(self, keys: Keys, mark: bool) -> Int64s:
         """The walk of `blocks.match`: int64 (TIERS + 1, slots), valid until the next call."""
-        blocks.match(
-            self._nodes, self._ntab, self._sets, self._words, keys, self.members, mark, self._scratch, self._out
-        )
+        blocks.match(self.where, keys, mark)
         return self._out
 
     def drain(self, slot: int, budget: int = UNLIMITED) -> None:
@@ -218,6 +219,22 @@ class BlockTable:
             self.state,
             self._slots,
         )
+        for place, array in (
+            (at.NODES_AT, self._nodes),
+            (at.NTAB_AT, self._ntab),
+            (at.SETS_AT, self._sets),
+            (at.WORDS_AT, self._words),
+        ):
+            self.where[place : place + 2] = array.ctypes.data, len(array)
+        for place, address in (
+            (at.STATE_AT, self.state.ctypes.data),
+            (at.SLOTS_AT, self._slots.ctypes.data),
+            (at.MEMBERS_AT, self.members.ctypes.data),
+            (at.SCRATCH_AT, self._scratch.ctypes.data),
+            (at.OUT_AT, self._out.ctypes.data),
+        ):
+            self.where[place] = address
+        self.where[at.GROUPS] = len(self.members)
 
 
 def _enlarge(array: npt.NDArray[Any], capacity: int) -> None:

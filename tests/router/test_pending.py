@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.pending import PendingPrefills, common_blocks
+from router.pending import PendingPrefills
 from router.prefix.hashing import block_keys, root_key
+from router.prefix.rows import common_blocks
 
 ROOT = root_key(1, 1)
 

@@ -9,7 +9,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from router.core import CoreSettings, RoutingCore
-from router.dispatch import _best_eligible
 from router.events.wire import AllBlocksCleared, BlockRemoved, BlockStored
 from router.fleet.worker import Health, KvState, Worker
 from router.load import Booking
@@ -17,6 +16,7 @@ from router.metrics import RouterStats
 from router.model import Decision, Degraded, RouteRequest, WorkerSpec
 from router.policies.kv import KvWeights
 from router.records import record, shown_trust
+from router.reuse import best_cached_tokens
 from router.room_metrics import TruthCollector
 from router.truth import IndexTrust, TruthLoop, TruthSettings
 
@@ -341,7 +341,7 @@ def test_the_three_counters_of_cached_tokens() -> None:
     made.apply(0, BlockStored(hashes(8), None, tokens(*range(1, 9)), B))
     made.loads.book(0, 10_000, 0, None)
     decision = Placed(made, tokens(*range(1, 9), 99)).decision
-    stats.decided(decision, _best_eligible(decision))
+    stats.decided(decision, best_cached_tokens(decision))
     stats.joined(decision.predicted_cached_tokens, 16)
     assert (stats.best_eligible_tokens, stats.selected_tokens, stats.engine_reused_tokens) == (128, 0, 16)
 
