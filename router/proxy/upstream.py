@@ -107,7 +107,7 @@ class EnginePool:
                 endpoint.host,
                 endpoint.port,
                 ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self.timeouts.connect,
+                ssl_handshake_timeout=None if self._tls is None else 2 * self.timeouts.connect,
             )
         except (OSError, ValueError, OverflowError) as error:
             log.debug("connecting to %s:%s failed: %s", self.endpoint.host, self.endpoint.port, error)
