@@ -282,6 +282,12 @@ class RoutingError(Exception):
 
     status = 503
     code = "no_worker"
+    headers: tuple[tuple[str, str], ...] = ()
+    """More headers of the answer."""
+    retry_after = 1
+    """Seconds, said with 429, 503 and 529."""
+    candidates: Candidates | None = None
+    """Whom the request could have gone to, each with the rule that removed it; None where it did not come to that."""
 
     def __init__(self, message: str, *, param: str | None = None, extra: Mapping[str, object] | None = None) -> None:
         super().__init__(message)

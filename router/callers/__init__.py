@@ -1,0 +1,1 @@
+"""Callers: who may use the router (API keys), and how much (their limits)."""
