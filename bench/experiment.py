@@ -1,4 +1,5 @@
-"""The run: arms made ready, then block after block, each on a fleet proven cold. Only measures; judging is `verdict`.
+"""The run: arms made ready, the A/A pilot, then block after block, each on a fleet proven cold. Only measures; judging
+is `verdict`.
 
 Touches the network through `control` and `client`. One arm gets requests at a time. Cancelling the task ends the run
 at once and keeps the blocks that were complete.
@@ -7,12 +8,13 @@ at once and keeps the blocks that were complete.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from bench.arms import Arm, ArmError
-from bench.client.load import BlockRun, BodyStyle, LoadGenerator
+from bench.client.bodies import BodyStyle
+from bench.client.load import BlockRun, LoadGenerator
 from bench.client.timing import Timing
 from bench.cold import ColdProof, ColdStarter, Nonces, first_is_cold, nonce_length, samples_by_worker, unexplained
 from bench.control import Control, Unreachable
@@ -20,6 +22,7 @@ from bench.design import Block
 from bench.guards import BlockFacts
 from bench.metrics import Measured
 from bench.outages import Outages
+from bench.prime import prime_requests
 from bench.workload.describe import PrefixKeys
 from bench.workload.model import Request, Workload
 from bench.workload.tokens import Piece, PieceText, Tokens, piece_key
@@ -31,7 +34,9 @@ SETTLE = 0.15
 
 @dataclass(slots=True)
 class BlockResult:
-    """One finished block. `interrupted`: it was stopped half way and counts in no metric."""
+    """One finished block. `interrupted`: it was stopped half way and counts in no metric. `prime`: the requests sent
+    before it, one after the other, where priming was asked for.
+    """
 
     block: Block
     arm: Arm
@@ -40,17 +45,24 @@ class BlockResult:
     start: float
     interrupted: bool = False
     unexplained: int = 0
+    prime: list[Measured] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Experiment:
-    """All that was measured, in the order in which it was. `broken`: what ended the run before its end, `stopped`:
-    the time limit that did.
+    """All that was measured, in the order in which it was.
+
+    `pilot`: the blocks of the A/A control, which are in no comparison. `plan`: the blocks that were to follow.
+    `actions_planned`: engines go and come as the workload says. `broken`: what ended the run before its end,
+    `stopped`: the time limit that did.
     """
 
     model: str
     way: str
     blocks: list[BlockResult] = field(default_factory=list)
+    pilot: list[BlockResult] = field(default_factory=list)
+    plan: list[Block] = field(default_factory=list)
+    actions_planned: bool = False
     interrupted: bool = False
     broken: str | None = None
     stopped: str | None = None
@@ -61,6 +73,7 @@ class Experiment:
 class Observer(Protocol):
     """Who watches the run: a display, a log, nobody."""
 
+    def piloted(self, arms: Sequence[Arm], blocks: Sequence[Block], way: str) -> None: ...
     def planned(self, arms: Sequence[Arm], blocks: Sequence[Block], way: str) -> None: ...
     def block_started(self, block: Block, requests: Sequence[Request]) -> None: ...
     def request_done(self, block: Block, timing: Timing) -> None: ...
@@ -70,7 +83,7 @@ class Observer(Protocol):
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How the run is made. `model` None: the one that the arms serve. `timeout`: seconds for one request. `extra`:
-    merged into each body. `duration`: seconds; no round begins that would end later.
+    merged into each body. `duration`: seconds; no round begins that would end later. `prime`: see `bench.prime`.
     `outages`: what is done to the fleet in every block.
     """
 
@@ -78,28 +91,37 @@ class RunOptions:
     timeout: float = 120.0
     extra: dict[str, object] = field(default_factory=dict)
     duration: float | None = None
+    prime: bool = False
     outages: Outages | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The blocks of a run. `pilot`: those of the A/A control, which come first. `blocks`: from their results the blocks
+    that follow; it must depend on the noise that they show alone, not on who was faster.
+    """
+
+    pilot: Sequence[Block]
+    blocks: Callable[[Sequence[BlockResult]], Sequence[Block]]
+
+
 async def run(
-    workload: Workload, arms: Sequence[Arm], blocks: Sequence[Block], options: RunOptions, observer: Observer
+    workload: Workload, arms: Sequence[Arm], design: Design, options: RunOptions, observer: Observer
 ) -> Experiment:
-    """Runs all blocks.
+    """Runs the pilot and all blocks.
 
     Raises:
         ArmError: an arm cannot be reached or does not serve before the first block.
     """
     async with Control() as control:
-        runner = _Runner(workload, arms, options, observer, control)
+        runner = Runner(workload, arms, options, observer, control)
         try:
-            await runner.prepare(blocks)
-            for block in blocks:
-                if runner.out_of_time(block) or not await runner.block(block):
-                    break
+            await runner.prepare()
+            await runner.run(design)
         except asyncio.CancelledError:
             runner.experiment.interrupted = True
         except Unreachable as error:
-            if not runner.experiment.blocks:
+            if not runner.experiment.blocks and not runner.experiment.pilot:
                 raise ArmError(str(error)) from error
             runner.experiment.broken = str(error)
         finally:
@@ -107,8 +129,8 @@ async def run(
         return runner.experiment
 
 
-class _Runner:
-    """State of a run: who is cold, what the block before left in the caches."""
+class Runner:
+    """State of a run: who is cold, what the block before left in the caches. Call `prepare` first."""
 
     def __init__(
         self, workload: Workload, arms: Sequence[Arm], options: RunOptions, observer: Observer, control: Control
@@ -124,10 +146,26 @@ class _Runner:
         self._starter: ColdStarter | None = None
         self._nonces: Nonces | None = None
         self.generator = LoadGenerator(self._text, timeout=options.timeout)
-        self.experiment = Experiment("", "reset")
-        self._began = asyncio.get_running_loop().time()
+        self.experiment = Experiment("", "reset", actions_planned=bool(workload.actions))
+        self._began = self._main_began = asyncio.get_running_loop().time()
 
-    async def prepare(self, blocks: Sequence[Block]) -> None:
+    async def run(self, design: Design) -> None:
+        """The pilot, then the blocks that follow from it, until one was stopped or the time is over."""
+        if design.pilot:
+            self._observer.piloted(self._arms, design.pilot, self.experiment.way)
+        for block in design.pilot:
+            if not await self.block(block, self._workload.of_slice(block.round), self.experiment.pilot):
+                return
+        self.experiment.plan = list(design.blocks(self.experiment.pilot))
+        self._observer.planned(self._arms, self.experiment.plan, self.experiment.way)
+        self._main_began = asyncio.get_running_loop().time()
+        for block in self.experiment.plan:
+            if self.out_of_time(block):
+                return
+            if not await self.block(block, self._workload.of_slice(block.round), self.experiment.blocks):
+                return
+
+    async def prepare(self) -> None:
         """Every arm serves; the way to a cold fleet is chosen; connections are open and code is warm."""
         model = await self._model()
         self.experiment.model = model
@@ -141,7 +179,6 @@ class _Runner:
         else:
             self._nonces = Nonces(nonce_length(starter.block_sizes))
             self.experiment.way = "nonce"
-        self._observer.planned(self._arms, blocks, self.experiment.way)
 
     async def _model(self) -> str:
         longest = max(request.prompt_len + request.output_len for request in self._workload.requests)
@@ -189,36 +226,52 @@ class _Runner:
 
     def out_of_time(self, block: Block) -> bool:
         """Whether `block` begins a round that would end after the time allowed. The first round always runs."""
-        limit, spent = self._options.duration, asyncio.get_running_loop().time() - self._began
+        limit, now = self._options.duration, asyncio.get_running_loop().time()
         begins = not self.experiment.blocks or self.experiment.blocks[-1].block.round != block.round
-        if limit is None or not begins or not block.round or spent * (1 + 1 / block.round) <= limit:
+        if limit is None or not begins or not block.round:
+            return False
+        if now - self._began + (now - self._main_began) / block.round <= limit:
             return False
         self.experiment.stopped = f"stopped by --duration after {block.round} rounds"
         return True
 
-    async def block(self, block: Block) -> bool:
-        """Runs one block; False if the run was stopped in it."""
+    async def block(self, block: Block, requests: Sequence[Request], into: list[BlockResult]) -> bool:
+        """Runs one block of these requests and adds it to `into`; False if the run was stopped in it."""
         arm = self._arms[block.arm]
-        requests = self._workload.of_slice(block.round)
         proof = await self._cold(block)
         before = await self._control.workers(arm.admin) if arm.admin else None
         self._observer.block_started(block, requests)
+        style = BodyStyle(self.experiment.model, self._options.extra, proof.lead)
+        primed = await self._prime(block, arm, requests, style) if self._options.prime else []
+        if self.experiment.interrupted:
+            return False
         if self._options.outages is not None:
             self._options.outages.begin()
         run = await self.generator.run(
             requests,
             arm.target,
-            BodyStyle(self.experiment.model, self._options.extra, proof.lead),
+            style,
             label=f"b{block.index}",
             on_done=lambda timing: self._observer.request_done(block, timing),
         )
         if self._options.outages is not None:
             await self._options.outages.end()
-        result = await self._result(block, arm, run, proof, before)
-        self.experiment.blocks.append(result)
+        result = await self._result(block, arm, run, proof, before, primed)
+        into.append(result)
         self._observer.block_ended(result)
         self.experiment.interrupted = run.interrupted
         return not run.interrupted
+
+    async def _prime(self, block: Block, arm: Arm, requests: Sequence[Request], style: BodyStyle) -> list[Measured]:
+        """Sends the shared prefixes one after the other."""
+        primed: list[Measured] = []
+        for request in prime_requests(requests):
+            run = await self.generator.run([request], arm.target, style, label=f"b{block.index}")
+            if run.interrupted:
+                self.experiment.interrupted = True
+                break
+            primed.append(Measured(request, run.timings[0]))
+        return primed
 
     async def _cold(self, block: Block) -> ColdProof:
         if self._starter is None:
@@ -232,7 +285,13 @@ class _Runner:
         return proof
 
     async def _result(
-        self, block: Block, arm: Arm, run: BlockRun, proof: ColdProof, before: frozenset[str] | None
+        self,
+        block: Block,
+        arm: Arm,
+        run: BlockRun,
+        proof: ColdProof,
+        before: frozenset[str] | None,
+        primed: list[Measured],
     ) -> BlockResult:
         decisions, after = {}, None
         if arm.admin and not run.interrupted:
@@ -243,11 +302,12 @@ class _Runner:
             for request, timing in zip(run.requests, run.timings, strict=True)
         ]
         keys = PrefixKeys(self._workload.vocabulary, proof.lead) if proof.lead else self._keys
-        result = BlockResult(block, arm, BlockFacts(measured, run.watch, before, after), proof, run.start)
+        result = BlockResult(block, arm, BlockFacts(measured, run.watch, before, after), proof, run.start, prime=primed)
         result.interrupted = run.interrupted
         if not run.interrupted:
-            result.unexplained = unexplained(run, keys)
-            self._check_cold(result, run)
+            everything = _with_prime(run, primed)
+            result.unexplained = unexplained(everything, keys)
+            self._check_cold(result, everything)
             self._samples = samples_by_worker(run, self._text)
         return result
 
@@ -258,3 +318,11 @@ class _Runner:
             )
         if result.proof.way == "nonce" and not first_is_cold(run):
             result.proof.reasons.append("the first request of the block was not cold in spite of its nonce")
+
+
+def _with_prime(run: BlockRun, primed: Sequence[Measured]) -> BlockRun:
+    """All that the caches saw since they were cold."""
+    if not primed:
+        return run
+    requests = [*(m.request for m in primed), *run.requests]
+    return BlockRun(requests, [*(m.timing for m in primed), *run.timings], run.start, run.watch)

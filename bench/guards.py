@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.client.load import SelfWatch
+from bench.client.watch import SelfWatch
 from bench.metrics import Measured, reports_cached
-from bench.stats import percentile
+from bench.stats import percentile, values_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Limits:
     """Lags are shares of the arm's median TTFT, `lag_floor` (seconds) is never too much.
 
     `rate`: by how much the achieved request rate may miss the schedule; `errors`: how far the arms' error rates may
-    be apart; `lengths`: share of answers of another length than asked for.
+    be apart; `lengths`: share of answers of another length than asked for; `files`: share of the open files allowed to
+    this process that its connections may take.
     """
 
     cpu: float = 0.8
@@ -31,6 +32,7 @@ class Limits:
     rate: float = 0.02
     errors: float = 0.01
     lengths: float = 0.01
+    files: float = 0.9
 
 
 @dataclass(slots=True)
@@ -49,6 +51,13 @@ def client(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]
     cpu = max((block.watch.cpu for block in blocks), default=0.0)
     if cpu > limits.cpu:
         reasons.append(f"{name}: the client used {cpu:.0%} of a core in one block (limit {limits.cpu:.0%})")
+    crowded = [b.watch for b in blocks if b.watch.files is not None and b.watch.peak > limits.files * b.watch.files]
+    if crowded:
+        worst = max(crowded, key=lambda watch: watch.peak)
+        reasons.append(
+            f"{name}: {worst.peak} connections were open at once, and this process may open {worst.files} files "
+            "(ulimit -n)"
+        )
     lags = np.array([m.timing.sched_lag for block in blocks for m in block.measured])
     lags = lags[~np.isnan(lags)]
     ttfts = np.array([m.timing.ttft for block in blocks for m in block.measured])
@@ -71,10 +80,10 @@ def delivered(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[s
     """The load: as many requests in the time that the schedule says."""
     planned = achieved = 0.0
     for block in blocks:
-        sent = [m.timing.t_send for m in block.measured if m.timing.t_send == m.timing.t_send]
+        sent = [m.timing for m in block.measured if m.timing.t_send == m.timing.t_send]
         if len(sent) > 1:
-            planned += block.measured[-1].timing.t_sched - block.measured[0].timing.t_sched
-            achieved += max(sent) - min(sent)
+            planned += max(t.t_sched for t in sent) - min(t.t_sched for t in sent)
+            achieved += max(t.t_send for t in sent) - min(t.t_send for t in sent)
     if planned <= 0:
         return []
     off = achieved / planned - 1
@@ -83,7 +92,7 @@ def delivered(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[s
 
 def lengths(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]:
     """The work: answers of the length asked for, prompts counted as they were sent."""
-    good = [m for block in blocks for m in block.measured if m.timing.ok]
+    good = [m for block in blocks for m in block.measured if m.timing.ok and m.request.abort_after is None]
     if not good:
         return []
     wrong = sum(m.timing.n_out != m.request.output_len for m in good)
@@ -93,10 +102,26 @@ def lengths(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str
 
 
 def same_workers(name: str, blocks: Sequence[BlockFacts]) -> list[str]:
-    """The fleet: the same workers before and after each block, and from block to block."""
+    """The fleet: the same workers before and after each block, and from block to block; nobody else answered."""
     seen = {w for block in blocks for w in (block.workers_before, block.workers_after) if w is not None}
     if len(seen) > 1:
         return [f"{name}: the set of workers changed during the run"]
+    if seen:
+        known = next(iter(seen))
+        strangers = {m.timing.worker for b in blocks for m in b.measured if m.timing.worker} - known
+        if strangers:
+            return [f"{name}: {', '.join(sorted(strangers)[:3])} answered, not among the workers before and after"]
+    return []
+
+
+def enough(name: str, metric: str, found: int) -> list[str]:
+    """The sample: large enough for the percentile that was asked for, `ttft_ms.p99`."""
+    stat = metric.rpartition(".")[2]
+    if not stat.startswith("p"):
+        return []
+    needed = values_needed(float(stat[1:]))
+    if found < needed:
+        return [f"n too small: {name} has {found} values of {metric}, an interval of it needs {needed}"]
     return []
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.arms import Arm
-from bench.client.load import SelfWatch
 from bench.client.timing import Events, Timing
+from bench.client.watch import SelfWatch
 from bench.cold import ColdProof, Engine
 from bench.control import DecisionFacts
 from bench.design import plan

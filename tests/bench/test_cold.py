@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from bench import cold
+from bench.client.bodies import BodyStyle
 from bench.client.connection import Target
-from bench.client.load import BlockRun, BodyStyle, LoadGenerator, SelfWatch
+from bench.client.load import BlockRun, LoadGenerator
 from bench.client.timing import Timing
+from bench.client.watch import SelfWatch
 from bench.cold import (
     ColdProof,
     ColdStarter,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench import guards
-from bench.client.load import SelfWatch
 from bench.client.timing import Timing
+from bench.client.watch import SelfWatch
 from bench.guards import BlockFacts, Limits
 from bench.metrics import Measured
 from tests.bench.results import request, timing
@@ -94,3 +94,36 @@ def test_arms_that_fail_alike_are_told_apart_only_when_most_fails() -> None:
 
 def test_engines_that_report_nothing() -> None:
     assert "no answer reports cached tokens" in guards.reporting({"kv": [block(*good(cached=None))]})[0]
+
+
+def test_a_client_near_its_limit_of_open_files() -> None:
+    crowded, roomy = SelfWatch(cpu=0.1, peak=950, files=1000), SelfWatch(cpu=0.1, peak=950, files=100_000)
+    assert "950 connections" in guards.client("kv", [block(*good(), watch=crowded)], LIMITS)[0]
+    assert guards.client("kv", [block(*good(), watch=roomy)], LIMITS) == []
+    assert guards.client("kv", [block(*good(), watch=SelfWatch(cpu=0.1, peak=950))], LIMITS) == []
+
+
+def test_a_worker_that_came_and_went_inside_a_block() -> None:
+    timings = [*good(18), timing(1.8, worker="w9"), timing(1.9, worker="w9")]
+    facts = block(*timings, before=frozenset({"w0"}), after=frozenset({"w0"}))
+    assert guards.same_workers("kv", [facts]) == ["kv: w9 answered, not among the workers before and after"]
+
+
+def test_too_few_values_for_the_percentile_that_was_asked_for() -> None:
+    assert "an interval of it needs 368" in guards.enough("kv", "ttft_ms.p99", 367)[0]
+    assert guards.enough("kv", "ttft_ms.p99", 368) == []
+    assert guards.enough("kv", "ttft_ms.mean", 2) == []
+
+
+def test_answers_that_the_client_broke_off_have_no_length_to_judge() -> None:
+    from dataclasses import replace
+
+    timings = good(tokens=2)
+    measured = [Measured(replace(request(i), abort_after=2), t) for i, t in enumerate(timings)]
+    assert guards.lengths("kv", [BlockFacts(measured, SelfWatch())], LIMITS) == []
+
+
+def test_later_turns_that_wait_for_answers_are_judged_by_when_they_were_due() -> None:
+    timings = good()
+    timings[3].t_sched, timings[3].t_send = 9.0, 9.0
+    assert guards.delivered("kv", [block(*timings)], LIMITS) == []

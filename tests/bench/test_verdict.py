@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from bench.client.load import SelfWatch
 from bench.client.timing import Timing
+from bench.client.watch import SelfWatch
 from bench.experiment import Experiment
 from bench.gate import parse_gate
 from bench.guards import Limits

@@ -7,8 +7,10 @@ import json
 import math
 from pathlib import Path
 
+from bench.client.bodies import BodyStyle
 from bench.client.connection import Target
-from bench.client.load import BlockRun, BodyStyle, LoadGenerator, busy_share, cpu_ticks
+from bench.client.load import BlockRun, LoadGenerator
+from bench.client.watch import busy_share, cpu_ticks
 from bench.workload.model import Request
 from bench.workload.tokens import Piece, PieceText, Vocabulary
 from tests.bench.fakes import FakeEngine, read_request, serving
