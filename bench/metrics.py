@@ -2,19 +2,22 @@
 
 Latencies are milliseconds. Failed requests are +inf in every percentile and left out of means. `itl_ms` is one
 average a request, `icl_ms` all gaps between chunks pooled (long answers weigh more), `stall_ms` the longest gap of a
-request.
+request. A request that the client aborted has a TTFT and no other latency. Works on columns: no object a request.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import overload
 
 import numpy as np
+import numpy.typing as npt
 
-from bench.client.timing import Timing
+from bench.client.table import Table
+from bench.client.timing import Events, Timing
 from bench.control import DecisionFacts
 from bench.slo import targets
 from bench.stats import Floats, Paired, mean, percentile, share_of_sums, statistic
@@ -51,6 +54,174 @@ class Measured:
         return math.nan if seconds is None else seconds * 1000
 
 
+_SECONDS = {
+    "ttft_ms": "ttft",
+    "ttft_send_ms": "ttft_send",
+    "itl_ms": "itl",
+    "e2e_ms": "e2e",
+    "drain_ms": "drain",
+    "stall_ms": "stall",
+    "sched_lag_ms": "sched_lag",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One block: `decide_us` and `predicted` are float64, shape (requests,), NaN where the router did not say."""
+
+    requests: Sequence[Request]
+    table: Table
+    decide_us: Floats
+    predicted: Floats
+
+
+class Measurements(Sequence[Measured]):
+    """Measured requests held as columns, of one block or of several one after the other. An item is made when asked."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part.table) for part in parts]) if parts else np.zeros(0, np.int64)
+
+    @classmethod
+    def block(
+        cls, requests: Sequence[Request], timings: Sequence[Timing], decisions: Mapping[str, DecisionFacts]
+    ) -> Measurements:
+        """What a block measured. `decisions`: by the id that the answer's header names."""
+        table = timings if isinstance(timings, Table) else Table.of(timings)
+        known = [decisions.get(name) if name is not None else None for name in table.decisions]
+        return cls([_Part(requests, table, *_of_decisions(known))])
+
+    @classmethod
+    def of(cls, measured: Sequence[Measured]) -> Measurements:
+        """Columns of a list; columns stay what they are."""
+        if isinstance(measured, Measurements):
+            return measured
+        table = Table.of([m.timing for m in measured])
+        return cls([_Part([m.request for m in measured], table, *_of_decisions([m.decision for m in measured]))])
+
+    @classmethod
+    def join(cls, blocks: Iterable[Sequence[Measured]]) -> Measurements:
+        """Several blocks as one sequence."""
+        return cls([part for block in blocks for part in cls.of(block)._parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Measured: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Measured]: ...
+    def __getitem__(self, index: int | slice) -> Measured | list[Measured]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        place = int(np.searchsorted(self._ends, index, side="right"))
+        part = self._parts[place]
+        row = index - int(self._ends[place] - len(part.table))
+        decide, predicted = float(part.decide_us[row]), float(part.predicted[row])
+        said = None
+        if decide == decide or predicted == predicted:
+            said = DecisionFacts(
+                decide if decide == decide else None, round(predicted) if predicted == predicted else None
+            )
+        return Measured(part.requests[row], part.table[row], said)
+
+    @property
+    def tables(self) -> list[Table]:
+        return [part.table for part in self._parts]
+
+    def latency(self, metric: str) -> Floats:
+        """`Measured.value(metric)` of each request, shape (n,)."""
+        return self._each(lambda part: part.table.latency(_SECONDS[metric]) * 1000)
+
+    def time(self, column: int) -> Floats:
+        """A column of `Table.times`, shape (n,), seconds."""
+        return self._each(lambda part: part.table.times[:, column])
+
+    @property
+    def ok(self) -> npt.NDArray[np.bool_]:
+        return self._each(lambda part: part.table.ok.astype(np.float64)) > 0
+
+    @property
+    def aborted(self) -> npt.NDArray[np.bool_]:
+        return self._each(lambda part: part.table.aborted.astype(np.float64)) > 0
+
+    def cached_pairs(self) -> Floats:
+        """(cached, prompt) tokens of whole answers, shape (n, 2); NaN of others. Not reported counts as 0."""
+        cached = self._each(lambda part: np.maximum(part.table.counts[:, 2], 0).astype(np.float64))
+        pairs = np.column_stack([cached, self._each(_prompts)])
+        pairs[~self.ok | self.aborted] = np.nan
+        return pairs
+
+    def decide_us(self) -> Floats:
+        """What the router's decisions took, where it says so."""
+        found = self._each(lambda part: part.decide_us)
+        return found[~np.isnan(found)]
+
+    def predicted(self) -> Floats:
+        """Prompt tokens that the router expected to be cached, shape (n,); NaN where it does not say."""
+        return self._each(lambda part: part.predicted)
+
+    def gaps_ms(self) -> Floats:
+        """Gaps between content chunks of whole answers, pooled."""
+        found = [part.table.gaps() for part in self._parts]
+        return np.concatenate(found).astype(np.float64) * 1000 if found else np.empty(0)
+
+    def output_tokens(self) -> Floats:
+        """Of whole answers, shape (n,); 0 of others."""
+        found = self._each(lambda part: np.maximum(part.table.counts[:, 3], 0).astype(np.float64))
+        return np.where(self.ok & ~self.aborted, found, 0)
+
+    def workers(self) -> Counter[str]:
+        """Requests by the worker that the answer names."""
+        return Counter(worker for part in self._parts for worker in part.table.workers if worker)
+
+    def errors(self) -> dict[str, int]:
+        """Failures by kind."""
+        found: Counter[str] = Counter()
+        for part in self._parts:
+            found.update(part.table.errors())
+        return dict(found)
+
+    def sources(self) -> dict[str, int]:
+        """Whole answers by where their token count comes from: `usage`, or `chunks` where the engine gave none."""
+        found: Counter[str] = Counter()
+        for part in self._parts:
+            found.update(part.table.sources())
+        return dict(found)
+
+    def events(self) -> dict[str, int]:
+        """How many events of each kind the streams held; `coalesced`: content that shared its read."""
+        total = dict.fromkeys((*(item.name for item in fields(Events)), "coalesced"), 0)
+        for part in self._parts:
+            sums = [*part.table.events.sum(axis=0).tolist(), int(part.table.counts[:, 5].clip(0).sum())]
+            for name, count in zip(total, sums, strict=True):
+                total[name] += count
+        return total
+
+    def _each(self, column: Callable[[_Part], Floats]) -> Floats:
+        return np.concatenate([column(part) for part in self._parts]) if self._parts else np.empty(0)
+
+
+def _of_decisions(known: Sequence[DecisionFacts | None]) -> tuple[Floats, Floats]:
+    columns = np.array(
+        [(math.nan, math.nan) if d is None else (_or_nan(d.decide_us), _or_nan(d.predicted)) for d in known]
+    ).reshape(-1, 2)
+    return columns[:, 0].copy(), columns[:, 1].copy()
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _prompts(part: _Part) -> Floats:
+    """Prompt tokens as the engine counted them, else as planned."""
+    found = part.table.counts[:, 1].astype(np.float64)
+    for row in np.flatnonzero(found < 0).tolist():
+        found[row] = part.requests[row].prompt_len
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Slo:
     """Limits in milliseconds; None is no limit."""
@@ -71,17 +242,21 @@ class Slo:
             limits[target.metric] = max(target.limit, limits.get(target.metric, 0.0))
         return cls(**limits)
 
-    def met(self, measured: Measured) -> bool:
-        """A failed request meets none; a metric that does not exist for the request (one token) is not asked."""
-        if not measured.timing.ok:
-            return False
-        limits = (("ttft_ms", self.ttft_ms), ("itl_ms", self.itl_ms), ("e2e_ms", self.e2e_ms))
-        return not any(limit is not None and measured.value(name) > limit for name, limit in limits)
+    def met(self, measured: Sequence[Measured]) -> npt.NDArray[np.bool_]:
+        """Which requests meet all limits. A failed one does not; a metric that does not exist for a request (one token,
+        aborted) is not asked.
+        """
+        every = Measurements.of(measured)
+        good = every.ok
+        for name, limit in (("ttft_ms", self.ttft_ms), ("itl_ms", self.itl_ms), ("e2e_ms", self.e2e_ms)):
+            if limit is not None:
+                good &= ~(every.latency(name) > limit)
+        return good
 
 
-def values(measured: Iterable[Measured], metric: str) -> Floats:
+def values(measured: Sequence[Measured], metric: str) -> Floats:
     """The metric of all requests for which it exists."""
-    found = np.array([m.value(metric) for m in measured], np.float64)
+    found = Measurements.of(measured).latency(metric)
     return found[~np.isnan(found)]
 
 
@@ -93,76 +268,73 @@ def distribution(found: Floats) -> dict[str, float | None]:
 
 def arm_metrics(blocks: Sequence[Sequence[Measured]], workers: Sequence[str], slo: Slo | None) -> dict[str, object]:
     """All metrics of an arm. `workers`: every worker that could have served; empty: those that were seen."""
-    every = [m for block in blocks for m in block]
-    good = [m for m in every if m.timing.ok]
-    met = sum(slo.met(m) for m in every) if slo else None
-    schedule = sum(block[-1].request.at - block[0].request.at for block in blocks if block)
-    gaps = np.array([gap * 1000 for m in good for gap in m.timing.gaps], np.float64)
-    decide = [m.decision.decide_us for m in every if m.decision is not None and m.decision.decide_us is not None]
+    every = Measurements.join(blocks)
+    met = int(slo.met(every).sum()) if slo else None
+    schedule = sum(_span(block) for block in blocks)
     return {
         "ttft_ms": distribution(values(every, "ttft_ms")),
         "itl_ms": distribution(values(every, "itl_ms")),
         "e2e_ms": distribution(values(every, "e2e_ms")),
         "ttft_send_ms": distribution(values(every, "ttft_send_ms")),
-        "icl_ms": distribution(gaps),
+        "icl_ms": distribution(every.gaps_ms()),
         "stall_ms": distribution(values(every, "stall_ms")),
+        "drain_ms": distribution(values(every, "drain_ms")),
         "output_tok_s": _json_number(output_rate(blocks)),
-        "goodput": met / len(every) if met is not None and every else None,
+        "goodput": met / len(every) if met is not None and len(every) else None,
         "goodput_req_s": met / schedule if met is not None and schedule else None,
         "cached_token_ratio": cached_ratio(every),
         "predicted_cached_ratio": predicted_ratio(every),
         "load_cv": load_cv(blocks, workers),
         "sched_lag_ms": distribution(values(every, "sched_lag_ms")),
-        "decision_us": distribution(np.array(decide, np.float64)),
+        "decision_us": distribution(every.decide_us()),
     }
 
 
+def _span(block: Sequence[Measured]) -> float:
+    """Seconds of the schedule, as it went: where turns wait for answers it is longer than planned."""
+    moments = Measurements.of(block).time(0)
+    return float(moments.max() - moments.min()) if len(moments) else 0.0
+
+
 def output_rate(blocks: Sequence[Sequence[Measured]]) -> float:
-    """Tokens of good answers a second, from each block's first intended send to its last token."""
-    tokens, seconds = 0, 0.0
+    """Tokens of whole answers a second, from each block's first intended send to its last token."""
+    tokens, seconds = 0.0, 0.0
     for block in blocks:
-        good = [m.timing for m in block if m.timing.ok]
-        if good:
-            tokens += sum(t.n_out or 0 for t in good)
-            seconds += max(t.t_last for t in good) - min(m.timing.t_sched for m in block)
+        every = Measurements.of(block)
+        whole = every.ok & ~every.aborted
+        if whole.any():
+            tokens += float(every.output_tokens().sum())
+            seconds += float(every.time(4)[whole].max() - every.time(0).min())
     return tokens / seconds if seconds > 0 else math.nan
 
 
-def cached_pair(measured: Measured) -> tuple[float, float]:
-    """(cached, prompt) tokens of a good answer; NaN if it failed. Not reported counts as 0, see `reports_cached`."""
-    timing = measured.timing
-    if not timing.ok:
-        return math.nan, math.nan
-    return float(timing.cached_tokens or 0), float(timing.prompt_tokens or measured.request.prompt_len)
-
-
-def reports_cached(measured: Iterable[Measured]) -> bool:
+def reports_cached(measured: Sequence[Measured]) -> bool:
     """Whether any answer named its cached tokens (vLLM leaves the field out where they are 0)."""
-    return any(m.timing.cached_tokens is not None for m in measured)
+    return any(bool((table.counts[:, 2] >= 0).any()) for table in Measurements.of(measured).tables)
 
 
-def cached_ratio(every: Sequence[Measured]) -> float | None:
+def cached_ratio(measured: Sequence[Measured]) -> float | None:
     """Cached prompt tokens over all prompt tokens, as the engines report them; None if they report none."""
+    every = Measurements.of(measured)
     if not reports_cached(every):
         return None
-    pairs = np.array([cached_pair(m) for m in every if m.timing.ok])
-    return _json_number(share_of_sums(pairs))
+    pairs = every.cached_pairs()
+    return _json_number(share_of_sums(pairs[~np.isnan(pairs[:, 0])]))
 
 
-def predicted_ratio(every: Sequence[Measured]) -> float | None:
+def predicted_ratio(measured: Sequence[Measured]) -> float | None:
     """What the router expected to be cached, over all prompt tokens; None if it does not say."""
-    known = [m for m in every if m.timing.ok and m.decision is not None and m.decision.predicted is not None]
-    if not known:
-        return None
-    pairs = np.array([(float(m.decision.predicted or 0), cached_pair(m)[1]) for m in known if m.decision is not None])
-    return _json_number(share_of_sums(pairs))
+    every = Measurements.of(measured)
+    pairs = np.column_stack([every.predicted(), every.cached_pairs()[:, 1]])
+    pairs = pairs[~np.isnan(pairs).any(axis=1)]
+    return _json_number(share_of_sums(pairs)) if len(pairs) else None
 
 
 def load_cv(blocks: Sequence[Sequence[Measured]], workers: Sequence[str]) -> float | None:
     """Standard deviation over mean of the requests a worker got, averaged over blocks; None if no answer named one."""
     found = []
     for block in blocks:
-        counts = Counter(m.timing.worker for m in block if m.timing.worker)
+        counts = Measurements.of(block).workers()
         names = set(workers) | set(counts)
         if counts:
             shares = np.array([counts[name] for name in names], np.float64)
@@ -173,13 +345,12 @@ def load_cv(blocks: Sequence[Sequence[Measured]], workers: Sequence[str]) -> flo
 def paired(base: Sequence[Measured], other: Sequence[Measured], name: str) -> Paired:
     """`name`: one of COMPARED. The two sequences are the same requests in the same order."""
     if name == "cached_token_ratio":
-        below, above = np.array([cached_pair(m) for m in base]), np.array([cached_pair(m) for m in other])
+        below, above = Measurements.of(base).cached_pairs(), Measurements.of(other).cached_pairs()
         gone = np.isnan(below).any(axis=1) | np.isnan(above).any(axis=1)
         below[gone] = above[gone] = np.nan
         return Paired(below, above, share_of_sums)
     metric, _, stat = name.partition(".")
-    below = np.array([m.value(metric) for m in base], np.float64)
-    above = np.array([m.value(metric) for m in other], np.float64)
+    below, above = Measurements.of(base).latency(metric), Measurements.of(other).latency(metric)
     gone = np.isnan(below) | np.isnan(above)
     below[gone] = above[gone] = np.nan
     return Paired(below, above, statistic(stat))
