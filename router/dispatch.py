@@ -15,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from router.aliases import with_model
 from router.answers import OwnAnswers
+from router.callers.entrance import Entrance
+from router.callers.gate import CREDENTIALS, Unauthorized
 from router.core import RoutingCore
 from router.fleet.breaker import Breaker
 from router.fleet.monitor import FleetMonitor
 from router.fleet.worker import Circuit, Health
+from router.journal.record import RequestRecord
 from router.legs import RoutedLeg
 from router.load import Booking
 from router.metrics import RouterStats
@@ -27,10 +30,12 @@ from router.model_tokens import ModelTokens
 from router.policies.kv_aware import KvAware, announce
 from router.proxy.errors import error_answer
 from router.proxy.interface import Answer, Inbound, Leg, Outcome
+from router.proxy.request_ids import given
 from router.reading import DispatchSettings, RequestReader, model_in
-from router.records import DecisionLog
+from router.records import DecisionLog, Refusal
 from router.retry import CONTENT_PATHS, COSTS_NOTHING, ENGINE_PATHS, RetryBudget, repeatable
 from router.reuse import best_cached_tokens
+from router.secret import Secret
 from router.shadow import Shadows
 from router.shared.blocks import shared_model
 from router.shared.lookup import RedisLookup
@@ -72,6 +77,9 @@ class RequestDispatcher:
         self._prefix = os.urandom(4).hex()
         self.reader = RequestReader(core, settings, self._prefix)
         self.own = OwnAnswers(core, settings.aliases)
+        admission = settings.admission
+        self._limited = admission.limit > 0 or admission.tenant_limit is not None
+        """Whether anything here can hold a request back: else no request is counted or queued."""
         self._counts = core.settings.track_output or core.timing is not None or core.capacity is not None
         self._count = 0
         self._retried = 0
@@ -143,7 +151,8 @@ class RequestDispatcher:
 
     def first_token(self, leg: RoutedLeg, now: float) -> None:
         self.core.first_token(leg.booking, now - leg.placed, now)
-        self.waiting.poke()
+        if self._limited:
+            self.waiting.poke()
 
     def reported(self, leg: RoutedLeg, cached_tokens: int) -> None:
         now = self._clock()
@@ -152,15 +161,19 @@ class RequestDispatcher:
     def leg_ended(self, leg: RoutedLeg, outcome: Outcome) -> None:
         if outcome is Outcome.OK and leg.gap_s:
             self.core.streamed(leg.booking, leg.gap_s, leg.booking.output_tokens)
-        self.core.finished(leg.request, self._clock())
-        self.waiting.tenants.ended(leg.request.hints.tenant)
-        self.waiting.poke()
-        if not leg.worker.removed:
-            self.stats.leg_ended(leg.worker.id, outcome)
-        if self.breaker is not None and not leg.worker.removed:
-            self.breaker.ended(leg.worker, outcome, leg.placed, self._clock())
-        if not leg.worker.removed and leg.worker.health is Health.UP:
-            self.core.ended(leg.booking, leg.worker, self._clock())
+        now, worker = self._clock(), leg.worker
+        self.core.finished(leg.request, now)
+        if self._limited:
+            self.waiting.tenants.ended(leg.request.hints.tenant)
+            self.waiting.poke()
+        if not worker.removed:
+            self.stats.leg_ended(worker.id, outcome)
+            if self.breaker is not None:
+                self.breaker.ended(worker, outcome, leg.placed, now)
+            if worker.health is Health.UP:
+                self.core.ended(leg.booking, worker, now)
+        if outcome is Outcome.OK:
+            return
         if outcome in (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT):
             self.monitor.connection_failed(leg.worker, f"a request could not reach it ({outcome})")
         elif outcome in (Outcome.RESET, Outcome.CUT, Outcome.BAD_RESPONSE):
@@ -286,6 +299,8 @@ class RequestDispatcher:
 
     def _admit(self, inbound: Inbound, request: RouteRequest, mode: str, *, watch: bool) -> Leg | Waiting:
         """Places the request, or lets it wait its turn where a queue is set up and everybody is busy."""
+        if not self._limited:
+            return self._place(inbound, request, mode, watch=watch)
         return self.waiting.admit(
             request,
             lambda: self._uncached(request),
@@ -304,7 +319,8 @@ class RequestDispatcher:
         self._count += 1
         decision.id = f"d-{self._prefix}{self._count:x}"
         booking = self.core.book(decision, request, decision.at)
-        self.waiting.tenants.began(request.hints.tenant)
+        if self._limited:
+            self.waiting.tenants.began(request.hints.tenant)
         try:
             return self._booked(inbound, request, decision, booking, watch=watch)
         except BaseException:
@@ -324,7 +340,7 @@ class RequestDispatcher:
         if self.shadows is not None:
             self.shadows.saw(request, decision)
         self.stats.decided(decision, best_cached_tokens(decision))
-        id_line = f"x-request-id: {request.id}\r\n".encode("latin-1", "replace")
+        id_line = b"x-request-id: %b\r\n" % request.id.encode("latin-1", "replace")
         upstream = b"" if inbound.header(_REQUEST_ID) else id_line
         if worker.ranks > 1:
             upstream += b"x-data-parallel-rank: %d\r\n" % decision.rank
@@ -338,7 +354,7 @@ class RequestDispatcher:
             booking,
             arrived=inbound.arrived,
             clock=self._clock,
-            head_lines=b"x-kvctl-worker: %s\r\nx-kvctl-decision: %s\r\n%s"
+            head_lines=b"x-kvctl-worker: %b\r\nx-kvctl-decision: %b\r\n%b"
             % (worker.id.encode(), decision.id.encode(), id_line),
             upstream_lines=upstream,
             watch=watch,

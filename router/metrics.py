@@ -66,9 +66,9 @@ class RouterStats:
         self.prediction_exact = 0
 
     def decided(self, decision: Decision, best_eligible_tokens: int) -> None:
-        self.decisions[decision.mode, str(decision.reason)] += 1
+        self.decisions[decision.mode, decision.reason] += 1
         for flag in decision.degraded:
-            self.degraded[str(flag)] += 1
+            self.degraded[flag] += 1
         self.decide.observe(decision.decide_us * 1e-6)
         self.prompt_tokens += decision.prompt_tokens
         self.selected_tokens += decision.predicted_cached_tokens
@@ -82,7 +82,7 @@ class RouterStats:
         self.prediction_exact += predicted == reported
 
     def leg_ended(self, worker: str, outcome: Outcome) -> None:
-        self.legs[worker, str(outcome)] += 1
+        self.legs[worker, outcome] += 1
 
     def worker_removed(self, worker: str) -> None:
         for key in [key for key in self.legs if key[0] == worker]:

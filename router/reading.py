@@ -13,13 +13,15 @@ import numpy as np
 
 from router.admission import AdmissionSettings
 from router.core import RoutingCore
-from router.hints import checked_weights, from_headers, with_nvext, with_session_field
+from router.hints import Asked, checked_weights, from_headers, with_nvext, with_session_field
 from router.model import BadRequest, Degraded, RouteRequest, UnknownModel
 from router.policies.registry import UnknownMode, mode_name
 from router.retry import RetrySettings
 from router.tokens.body import Body
 from router.tokens.conversation import media_mark
 from router.tokens.service import Source, TokenResult
+
+_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,14 @@ class RequestReader:
         self._prefix = prefix
         self._session_header = settings.session_header.encode() if settings.session_header else None
         self._count = 0
+        self._plain: dict[int, list[tuple[bytes, bytes]]] = {}
+        """Headers that ask for nothing, by identity, which is theirs as long as they are kept here."""
 
     def request(
         self, headers: list[tuple[bytes, bytes]], raw: bytes = b"", body: Body | None = None
     ) -> tuple[RouteRequest, str]:
         """The request's id, pins, hints and mode from its headers and, where there is one, its body's `nvext`."""
-        asked = from_headers(headers, self._session_header)
+        asked = self._asked(headers)
         self._count += 1
         request = RouteRequest(id=f"r-{self._prefix}{self._count:x}", model="")
         if body is not None:
@@ -78,6 +82,17 @@ class RequestReader:
             )
         request.weights = checked_weights(asked.weights)
         return request, self.settings.mode if asked.mode is None else self.mode(asked.mode)
+
+    def _asked(self, headers: list[tuple[bytes, bytes]]) -> Asked | None:
+        """What headers ask for. The heads of a client that asks for nothing repeat, and are the same list then."""
+        if self._plain.get(id(headers)) is headers:
+            return None
+        asked = from_headers(headers, self._session_header)
+        if asked is None:
+            if len(self._plain) >= _REMEMBERED:
+                self._plain.clear()
+            self._plain[id(headers)] = headers
+        return asked
 
     @staticmethod
     def mode(spelling: str) -> str:

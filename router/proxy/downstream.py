@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from router.proxy.answers import answer_head
 from router.proxy.bodies import ChunkedBody, LengthBody
 from router.proxy.errors import BadChunk, BadRequest, BodyTooLarge, error_answer, refusal
-from router.proxy.heads import CHUNKED, RequestHead, read_request
+from router.proxy.heads import CHUNKED, RequestHead, known_request
 from router.proxy.interface import Answer, Inbound, Outcome
 from router.proxy.relay import Exchange
 from router.proxy.request_ids import given
@@ -177,10 +177,10 @@ class ClientConnection(asyncio.Protocol):
         buffer = self._buffer
         begins = len(buffer) <= 1
         if buffer:
-            searched = max(len(buffer) - 3, 0)
+            held = len(buffer)
             buffer += data
-            if searched and buffer.find(b"\r\n\r\n", searched) < 0:
-                self._check_size(len(buffer))
+            if held > 3 and buffer.find(b"\r\n\r\n", held - 3) < 0:
+                self._check_begun(buffer, held)
                 return None
             data = bytes(buffer)
             buffer.clear()
@@ -193,12 +193,12 @@ class ClientConnection(asyncio.Protocol):
             raise BadRequest(400, "bad_request_head", "The request does not begin with a method.")
         end = data.find(b"\r\n\r\n") + 4
         if end < 4:
-            self._check_size(len(data))
+            self._check_begun(data, 0)
             buffer += data
             self._head_due(begins)
             return None
         self._check_size(end)
-        head = self._head = read_request(data[:end], self._plane.limits.max_headers)
+        head = self._head = known_request(data[:end], self._plane.limits.max_headers)
         data = data[end:]
         length = head.length
         if 0 <= length <= len(data) and length <= self._plane.limits.max_body:
@@ -219,6 +219,15 @@ class ClientConnection(asyncio.Protocol):
         """A head has come in part: the time it may take counts from its first byte."""
         if begins:
             self.deadline = self._time() + self._plane.timeouts.request
+
+    def _check_begun(self, data: bytes | bytearray, new: int) -> None:
+        """Refuse an unfinished head that cannot become one; looks at what stands from `new` on.
+
+        A head that ends in bare line feeds would be waited for here, and is complete to others.
+        """
+        self._check_size(len(data))
+        if data.count(b"\n", new) != data.count(b"\r\n", max(new - 1, 0)):
+            raise BadRequest(400, "bad_request_head", "A line of the request head does not end in CRLF.")
 
     def _check_size(self, size: int) -> None:
         limit = self._plane.limits.max_head

@@ -5,7 +5,8 @@ in the raw bytes first. The engine never sees the client's bytes of a head: it g
 what was parsed, so that both sides agree where a message ends (RFC 9112, sections 6.3 and 11.2).
 
 Response heads are read line by line: their lines are passed on as they are, and a response parser that frames bodies
-by itself cannot know that HEAD was asked. Cost: 3 to 5 us a request head, 2 us a new response head.
+by itself cannot know that HEAD was asked. Cost: 5 to 9 us a new request head, 2 us a new response head; clients and
+engines repeat theirs, so the last ones are remembered, and one that comes again costs less than half a microsecond.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t -~\x80-\xff]*)")
 _NO_CONTROLS = bytes(set(range(256)) - set(b"\r\n\0"))
 _LONGEST_LENGTH = 18
 _REMEMBERED = 256
+_LONGEST_REMEMBERED = 4096
 
 
 class RequestHead:
-    """What a request head said. `length` is that of the body, or CHUNKED. `lines` go to the engine as they are."""
+    """What a request head said; shared, not to be changed. `length` is that of the body, or CHUNKED. `lines` go to the
+    engine as they are."""
 
     __slots__ = ("expects", "headers", "http11", "keep_alive", "length", "lines", "method", "path", "target", "verb")
 
@@ -108,6 +111,14 @@ def read_request(raw: bytes, max_headers: int) -> RequestHead:
         fields = _repeats(raw)
     _read_headers(head, fields)
     return head
+
+
+_known_request = lru_cache(_REMEMBERED)(read_request)
+
+
+def known_request(raw: bytes, max_headers: int) -> RequestHead:
+    """`read_request`, looked up where the same bytes have lately been read. A megabyte of heads is kept at most."""
+    return (_known_request if len(raw) <= _LONGEST_REMEMBERED else read_request)(raw, max_headers)
 
 
 def _repeats(raw: bytes) -> list[tuple[bytes, bytes]]:
@@ -182,6 +193,7 @@ def _read_headers(head: RequestHead, fields: Iterable[tuple[bytes, bytes]]) -> N
     head.lines = lines
 
 
+@lru_cache(_REMEMBERED)
 def without_headers(lines: bytes, names: tuple[bytes, ...]) -> bytes:
     """Lines for the engine (names in lower case) less the headers of those names."""
     dropped = tuple(name + b":" for name in names)

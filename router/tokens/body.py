@@ -171,13 +171,13 @@ def parse(path: str, body: bytes) -> Body:
 
 
 def _decode(decoder: msgspec.json.Decoder[_Shape], body: bytes) -> _Shape:
-    if not body.strip():
-        raise BadRequest("the body is empty; a JSON object is expected")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         _wrong_kind(str(error))
     except msgspec.DecodeError as error:
+        if not body.strip():
+            raise BadRequest("the body is empty; a JSON object is expected") from None
         _not_json(str(error), body)
     except RecursionError:
         raise BadRequest("the body is not valid JSON for this server: it is nested too deeply") from None
