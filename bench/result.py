@@ -18,15 +18,15 @@ from pathlib import Path
 import msgspec
 
 from bench.arms import Fleet
-from bench.design import Block
+from bench.design import HEADLINE, Block
 from bench.experiment import BlockResult, Experiment
-from bench.metrics import Measured
+from bench.metrics import Measured, cached_ratio, distribution, values
 from bench.verdict import ArmResult, Verdict
 from bench.workload.describe import Summary
 from bench.workload.model import Workload
 
 SCHEMA_VERSION = 1
-PACKAGES = ("numpy", "uvloop", "httptools", "msgspec", "numba", "pyzmq", "httpx")
+PACKAGES = ("numpy", "scipy", "uvloop", "httptools", "msgspec", "numba", "pyzmq", "httpx")
 
 
 @dataclass(slots=True)
@@ -72,6 +72,8 @@ def result(
             "rounds": len({block.round for block in plan}),
             "cold_start": experiment.way,
             "client_priority_raised": experiment.client_priority_raised,
+            "primed": any(block.prime for block in experiment.blocks),
+            "pilot": _pilot(verdict, len({block.round for block in plan})),
             "blocks": [_block(block) for block in experiment.blocks],
         },
         "arms": [_arm(arm) for arm in verdict.arms],
@@ -85,6 +87,8 @@ def result(
                 "p": c.found.p,
                 "p_holm": c.p_holm,
                 "claimed": c.claimed,
+                "rounds": c.rounds,
+                "round_sd": c.found.sd,
             }
             for c in verdict.comparisons
         ],
@@ -110,12 +114,43 @@ def _arm(arm: ArmResult) -> dict[str, object]:
         "requests": len(every),
         "failed": sum(not m.timing.ok for m in every),
         "metrics": arm.metrics,
+        "ci95": arm.intervals(),
+        "prime": _prime(arm),
         "stable": arm.stability.stable,
         "in_flight": {"middle": arm.stability.middle, "end": arm.stability.end},
         "workers": arm.workers,
         "failures": arm.failures,
         "events": _events(every),
         "client_cpu": max((block.facts.watch.cpu for block in arm.blocks), default=None),
+    }
+
+
+def _prime(arm: ArmResult) -> dict[str, object] | None:
+    """The cold requests that primed the blocks; None without priming."""
+    every = [m for block in arm.blocks for m in block.prime]
+    if not every:
+        return None
+    return {
+        "requests": len(every),
+        "failed": sum(not m.timing.ok for m in every),
+        "ttft_send_ms": distribution(values(every, "ttft_send_ms")),
+        "cached_token_ratio": cached_ratio(every),
+    }
+
+
+def _pilot(verdict: Verdict, rounds: int) -> dict[str, object] | None:
+    """The A/A control; None without one."""
+    pilot = verdict.pilot
+    if pilot is None:
+        return None
+    reach = pilot.detectable(rounds, len(HEADLINE) * max(1, len(verdict.arms) - 1))
+    return {
+        "pairs": [{"arm": pair.arm, "log_ratios": pair.log_ratios, "session_sd": pair.spread} for pair in pilot.pairs],
+        "noise": {
+            name: {"round_sd": one.sd, "interval90": [one.low, one.high], "detectable": reach[name]}
+            for name, one in pilot.noise.items()
+        },
+        "carry_over": pilot.carry_over,
     }
 
 

@@ -12,75 +12,42 @@ import contextlib
 import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from bench import experiment, guards, verdict
-from bench.arms import Arm, Fleet, SimOptions, given_fleet, names_of, running_arms, simulated_fleet, started_routers
+from bench.announce import announce_power, announce_rounds, announce_study, announce_workload, say
+from bench.arms import Arm, Fleet, given_fleet, names_of, running_arms, simulated_fleet, started_routers
 from bench.client.priority import raised_priority
-from bench.design import HEADLINE, LEVEL, Block, default_rounds, plan, rounds_needed, smallest_p, williams
-from bench.experiment import Experiment, RunOptions
+from bench.design import Block, default_rounds, plan
+from bench.experiment import BlockResult, Design, Experiment, RunOptions
 from bench.gate import parse_gate
-from bench.metrics import Slo
 from bench.outages import Outages
+from bench.pilot import pilot_blocks, read_pilot, rounds_of
 from bench.report.progress import Display
+from bench.report.study import point_line
 from bench.result import Provenance, result, write
+from bench.settings import Settings, check_workload, first_slices, make_workload, sim_options
+from bench.study import Point, Study, study
+from bench.study_run import Silent, check_gates, study_plan
+from bench.study_verdict import reach_study, study_data
 from bench.verdict import Verdict
-from bench.workload.arrivals import Arrivals
-from bench.workload.describe import Summary, describe
+from bench.workload.describe import describe
 from bench.workload.model import Workload, WorkloadError
-from bench.workload.source import Wish, make
-from bench.workload.tokens import Vocabulary
 
-TRACE_SIM_SPEEDUP = 2.0
-"""Simulated engines under a trace run this much faster: its answers are long, and a block waits for its last one."""
-TOKEN_RATE = 1250.0
-"""Output tokens a second, at engine speed 1, that a trace's arrivals are scaled to before simulated engines: with
-the speed-up above what client, router and engines carry on two cores.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user asked for; None: choose well. See the options of `kvctl bench` for the meaning of each."""
-
-    modes: tuple[str, ...] = ("kv", "random")
-    workers: tuple[str, ...] = ()
-    urls: tuple[str, ...] = ()
-    sim_workers: int = 8
-    sim_speedup: float | None = None
-    trace: Path | None = None
-    workload: str = "multi-turn"
-    requests: int | None = None
-    rate: float | None = None
-    speedup: float | None = None
-    arrivals: str | None = None
-    whole_trace: bool = False
-    jitter: bool = True
-    seed: int = 0
-    blocks: int | None = None
-    duration: float | None = None
-    timeout: float = 120.0
-    model: str | None = None
-    vocabulary: Vocabulary = field(default_factory=Vocabulary)
-    body: dict[str, object] = field(default_factory=dict)
-    serve_args: tuple[str, ...] = ()
-    gates: tuple[str, ...] = ()
-    slo: Slo | None = None
-    out: Path | None = None
-    version: str = ""
-    argv: tuple[str, ...] = ()
+Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to. `data`: the content of result.json."""
+    """What a run came to. `data`: the content of result.json. `study`: of a sweep or a search."""
 
     verdict: Verdict
     data: dict[str, object]
+    study: Study | None = None
 
 
 class OutError(ValueError):
@@ -100,18 +67,19 @@ def bench(settings: Settings, console: Console) -> Outcome:
     running = running_arms(settings.urls)
     names = [arm.name for arm in running] if running else names_of(settings.modes)
     gates = [parse_gate(text, names) for text in settings.gates]
-    rounds = settings.blocks or default_rounds(len(names))
+    check_gates(settings, gates)
+    rounds = _rounds(settings, len(names))
     workload = make_workload(settings, rounds)
-    if workload.actions and not _simulated(settings):
-        raise WorkloadError(
-            f"workload {workload.name} kills engines: only those started here; leave out --worker, --url"
-        )
+    check_workload(settings, workload)
     summary = describe(workload)
-    blocks = plan(len(names), rounds, settings.seed)
     if settings.out is not None:
         _make_folder(settings.out)
-    _announce(console, workload, summary, names, rounds)
+    announce_workload(console, workload, summary)
+    pairs = aa_pairs(settings, len(names))
+    if not settings.asks_study:
+        announce_rounds(console, len(names), rounds, pairs, settings.auto)
 
+    rates: Study | None = None
     with contextlib.ExitStack() as stack:
         if running:
             arms, fleet = running, Fleet("routers given with --url", [], None, {"simulated": False})
@@ -120,9 +88,17 @@ def bench(settings: Settings, console: Console) -> Outcome:
             arms = stack.enter_context(
                 started_routers(settings.modes, fleet, settings.out and _logs(settings.out), settings.serve_args)
             )
-        measured = _measure(settings, workload, arms, blocks, fleet, console)
-    limits = guards.Limits(errors=1.0) if workload.actions else guards.Limits()
-    reached = verdict.reach(arms, measured, gates, settings.slo, limits, settings.seed)
+        if settings.asks_study:
+            rates = _study(settings, workload, arms, fleet, console)
+            measured, reached = rates.experiment, reach_study(rates, gates)
+        else:
+            design = _design(settings, workload, len(names), rounds, pairs, console)
+            measured = _measure(settings, workload, arms, design, fleet, console)
+            if settings.auto is not None:
+                workload = first_slices(workload, len({block.round for block in measured.plan}))
+                summary = describe(workload)
+            limits = guards.Limits(errors=1.0) if workload.actions else guards.Limits()
+            reached = verdict.reach(arms, measured, gates, settings.slo, limits, settings.seed)
     provenance = Provenance(
         settings.version,
         list(settings.argv),
@@ -132,42 +108,31 @@ def bench(settings: Settings, console: Console) -> Outcome:
         fleet,
         {"timeout_s": settings.timeout, "body": settings.body, "serve_args": list(settings.serve_args)},
     )
-    data = result(reached, measured, blocks, provenance)
+    data = result(reached, measured, measured.plan, provenance)
+    if rates is not None:
+        data |= study_data(rates)
     if settings.out is not None:
         write(settings.out, data, measured, reached)
         _reports(settings.out, data, reached, console)
-    return Outcome(reached, data)
+    return Outcome(reached, data, rates)
 
 
-def make_workload(settings: Settings, rounds: int) -> Workload:
-    """The workload, one slice a round."""
-    return make(
-        Wish(
-            name=settings.workload,
-            file=settings.trace,
-            slices=rounds,
-            requests=settings.requests,
-            seed=settings.seed,
-            rate=settings.rate,
-            speedup=settings.speedup,
-            arrivals=Arrivals.parse(settings.arrivals) if settings.arrivals else None,
-            whole=settings.whole_trace,
-            jitter=settings.jitter,
-            token_rate=TOKEN_RATE * sim_options(settings).speedup if _simulated(settings) else None,
-            workers=len(settings.workers) or settings.sim_workers,
-            vocabulary=settings.vocabulary,
-        )
-    )
+def _rounds(settings: Settings, arms: int) -> int:
+    """How many rounds the workload is made for."""
+    if settings.asks_study:
+        return 1
+    if settings.auto is not None:
+        return settings.auto.most
+    return settings.blocks if isinstance(settings.blocks, int) else default_rounds(arms)
 
 
-def sim_options(settings: Settings) -> SimOptions:
-    """The simulated fleet of a run without --worker and --url."""
-    default = TRACE_SIM_SPEEDUP if settings.trace is not None else 1.0
-    return SimOptions(settings.sim_workers, settings.sim_speedup or default)
-
-
-def _simulated(settings: Settings) -> bool:
-    return not settings.workers and not settings.urls
+def aa_pairs(settings: Settings, arms: int) -> int:
+    """How many A/A pairs come first: what the user says; else two, four where the number of rounds rests on them."""
+    if arms < 2 or settings.asks_study:
+        return 0
+    if settings.aa is not None:
+        return settings.aa
+    return 2 if settings.auto is None else 4
 
 
 def _fleet(settings: Settings, workload: Workload, stack: contextlib.ExitStack, console: Console) -> Fleet:
@@ -202,66 +167,64 @@ def _logs(out: Path) -> Path:
     return folder
 
 
-def _announce(console: Console, workload: Workload, summary: Summary, names: Sequence[str], rounds: int) -> None:
-    console.print(
-        f"workload {workload.name}: {summary.requests} requests an arm, {summary.prompt_mean:,.0f} prompt and "
-        f"{summary.output_mean:.0f} output tokens each, {summary.rate:.1f} requests/s; an endless cache would hold "
-        f"{summary.bound:.0%} of the prompt tokens",
-        highlight=False,
-        soft_wrap=True,
+def _design(settings: Settings, workload: Workload, arms: int, rounds: int, pairs: int, console: Console) -> Design:
+    """The A/A pairs, and what follows from them."""
+
+    def blocks(done: Sequence[BlockResult]) -> list[Block]:
+        pilot = read_pilot(done, settings.seed)
+        taken = rounds if settings.auto is None else rounds_of(settings.auto, pilot, arms)
+        if pairs:
+            announce_power(console, pilot, arms, taken, settings.auto)
+        return plan(arms, taken, settings.seed)
+
+    return Design(pilot_blocks(pairs, arms, workload.slices), blocks)
+
+
+def _run_options(settings: Settings, workload: Workload, fleet: Fleet) -> RunOptions:
+    outages = Outages(fleet.split, workload.actions) if fleet.split is not None and workload.actions else None
+    return RunOptions(
+        settings.model or fleet.model,
+        settings.timeout,
+        settings.body,
+        settings.duration,
+        prime=settings.prime,
+        outages=outages,
     )
-    if "jitter_cell_ms" in workload.facts:
-        facts = workload.facts
-        console.print(
-            f"trace at {facts['speedup']} times its own rate; "
-            f"jitter {facts['jitter']} ({facts['jitter_cell_ms']:,} ms)",
-            highlight=False,
-            soft_wrap=True,
-        )
-    for note in workload.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    if len(names) > 1:
-        tests = len(HEADLINE) * (len(names) - 1)
-        least = min(1.0, smallest_p(rounds) * tests)
-        enough = "" if least <= LEVEL else f": too few to claim a difference, --blocks {rounds_needed(tests)} can"
-        console.print(
-            f"{rounds} rounds of {len(names)} blocks: the smallest p that they can reach is {least:.3g}, corrected for "
-            f"{tests} tests{enough}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    period = len(williams(len(names)))
-    if rounds % period:
-        console.print(
-            f"note: the order is balanced only for a multiple of {period} rounds", highlight=False, soft_wrap=True
-        )
 
 
 def _measure(
-    settings: Settings,
-    workload: Workload,
-    arms: Sequence[Arm],
-    blocks: Sequence[Block],
-    fleet: Fleet,
-    console: Console,
+    settings: Settings, workload: Workload, arms: Sequence[Arm], design: Design, fleet: Fleet, console: Console
 ) -> Experiment:
     spans = [workload.of_slice(index)[-1].at for index in range(workload.slices)]
-    outages = Outages(fleet.split, workload.actions) if fleet.split is not None and workload.actions else None
-    options = RunOptions(
-        settings.model or fleet.model, settings.timeout, settings.body, settings.duration, outages=outages
-    )
+    options = _run_options(settings, workload, fleet)
     with raised_priority() as raised, Display(console, spans) as display:
-        measured = _run(lambda: experiment.run(workload, arms, blocks, options, display))
+        measured = _run(lambda: experiment.run(workload, arms, design, options, display))
     if not any(not block.interrupted for block in measured.blocks):
         raise NothingMeasured("stopped before the first block was complete: nothing to report")
     measured.client_priority_raised = raised
     return measured
 
 
-def _run(main: Callable[[], Coroutine[Any, Any, Experiment]]) -> Experiment:
+def _study(settings: Settings, workload: Workload, arms: Sequence[Arm], fleet: Fleet, console: Console) -> Study:
+    wanted = study_plan(settings, workload)
+    announce_study(console, wanted, [arm.name for arm in arms])
+    options = _run_options(settings, workload, fleet)
+
+    def tell(point: Point) -> None:
+        say(console, point_line(point, bool(wanted.targets)))
+
+    with raised_priority() as raised:
+        found = _run(lambda: study(workload, arms, wanted, options, Silent(), tell))
+    if not found.sweep and not found.probes:
+        raise NothingMeasured("stopped before the first probe was complete: nothing to report")
+    found.experiment.client_priority_raised = raised
+    return found
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
     """Runs the experiment on its own loop; the first SIGINT or SIGTERM cancels it, the next one kills."""
 
-    async def guarded() -> Experiment:
+    async def guarded() -> Found:
         loop = asyncio.get_running_loop()
         task = loop.create_task(main())
 

@@ -87,6 +87,12 @@ def percentile_interval(values: Floats, q: float, level: float = 0.95) -> tuple[
     return float(ordered[lower]), float(ordered[upper])
 
 
+def values_needed(q: float, level: float = 0.95) -> int:
+    """From how many values on a percentile has such an interval: both ends exist."""
+    nearest = max(q, 100 - q) / 100
+    return math.ceil(math.log((1 - level) / 2) / math.log(nearest)) if 0 < nearest < 1 else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Paired:
     """One metric of the same requests in two arms, all rounds one after the other.
@@ -102,11 +108,14 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`ratio` = other / base of the pooled statistic; None where it does not exist. `p`: exact sign-flip."""
+    """`ratio` = other / base of the pooled statistic; None where it does not exist. `p`: exact sign-flip. `sd`: of the
+    rounds' log ratios; None where a round has none, or there is one round.
+    """
 
     ratio: float | None
     ci95: tuple[float, float] | None
     p: float | None
+    sd: float | None = None
 
 
 def compare(
@@ -125,8 +134,8 @@ def compare(
 
     Returns:
         For each metric: the pooled ratio; its 95 % expanded percentile interval, rounds resampled first, then sessions
-        inside each (None with fewer than two rounds, or where one draw in twenty has no ratio); p of the sign-flip test over
-        the rounds' log ratios (None where a round has none).
+        inside each (None with fewer than two rounds, or where one draw in twenty has no ratio); p of the sign-flip
+        test over the rounds' log ratios (None where a round has none).
     """
     starts = np.cumsum([0, *(len(sessions) for sessions in rounds)])
     drawn: dict[str, list[float]] = {name: [] for name in metrics}
@@ -143,13 +152,36 @@ def compare(
         each = [_ratio(metric, np.arange(a, b)) for a, b in pairwise(starts.tolist())]
         logs = [math.log(ratio) for ratio in each if ratio is not None and ratio > 0]
         values = np.array(drawn[name])
+        complete = len(logs) == len(rounds)
         enough = len(rounds) > 1 and len(values) >= 0.95 * draws
         found[name] = Comparison(
             _ratio(metric, np.arange(starts[-1])),
             expanded_interval(values, len(rounds)) if enough else None,
-            sign_flip(logs, rng) if logs and len(logs) == len(rounds) else None,
+            sign_flip(logs, rng) if logs and complete else None,
+            float(np.std(logs, ddof=1)) if len(logs) > 1 and complete else None,
         )
     return found
+
+
+def session_spread(
+    metric: Paired, sessions: Ints, rng: np.random.Generator, draws: int = 200
+) -> tuple[float | None, float]:
+    """The ratio of two blocks, and the standard deviation of its logarithm when sessions are drawn anew. (None, 0.0)
+    where the ratio, or too many of the draws, do not exist.
+    """
+    ratio = _ratio(metric, np.arange(len(sessions)))
+    members = [_by_session(sessions, 0)]
+    drawn = [_ratio(metric, _draw(members, rng)) for _ in range(draws)]
+    logs = [math.log(one) for one in drawn if one is not None and one > 0]
+    if ratio is None or len(logs) < 0.95 * draws:
+        return None, 0.0
+    return ratio, float(np.std(logs))
+
+
+def numbered(names: Sequence[str]) -> Ints:
+    """A number for each name, the same for the same name, in the order of first appearance."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
 
 
 def expanded_interval(draws: Floats, units: int, level: float = 0.95) -> tuple[float, float]:

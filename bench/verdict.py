@@ -19,9 +19,11 @@ from bench.arms import Arm
 from bench.design import HEADLINE, LEVEL, rounds_needed, smallest_p
 from bench.experiment import BlockResult, Experiment
 from bench.gate import Gate, GateResult, Judged, judge
-from bench.metrics import COMPARED, Measured, Slo, arm_metrics, paired
+from bench.metrics import COMPARED, QUANTILES, Measured, Slo, arm_metrics, paired, values
+from bench.pilot import Pilot, read_pilot
+from bench.power import smallest_effect
 from bench.stability import Stability, stability
-from bench.stats import Comparison, Ints, compare, holm
+from bench.stats import Comparison, Floats, compare, holm, numbered, percentile_interval
 
 BUSY = 0.85
 """Share of all cores from which a note says so: real time on a full machine is not the arms' time."""
@@ -45,6 +47,12 @@ class ArmResult:
     def measured(self) -> list[Measured]:
         return [m for block in self.blocks for m in block.facts.measured]
 
+    def intervals(self) -> dict[str, dict[str, tuple[float, float | None] | None]]:
+        """Distribution-free 95 % intervals of the percentiles, milliseconds, requests taken as independent. None: n is
+        too small for one; an upper end of None is +inf (failures reach it).
+        """
+        return {metric: _intervals(values(self.measured, metric)) for metric in ("ttft_ms", "itl_ms", "e2e_ms")}
+
     def value(self, metric: str) -> float | None:
         """`ttft_ms.p95`, `cached_token_ratio`, ... as a number."""
         name, _, stat = metric.partition(".")
@@ -63,6 +71,7 @@ class Compared:
     other: str
     found: Comparison
     p_holm: float | None = None
+    rounds: int = 0
 
     @property
     def claimed(self) -> bool:
@@ -73,7 +82,9 @@ class Compared:
 
 @dataclass(slots=True)
 class Verdict:
-    """`reasons`: why the run does not count (empty: it does). `notes`: what to know all the same."""
+    """`reasons`: why the run does not count (empty: it does). `notes`: what to know all the same. `pilot`: the A/A
+    control. `measured`: what was asked for is no comparison, and it was measured.
+    """
 
     arms: list[ArmResult]
     comparisons: list[Compared]
@@ -81,6 +92,8 @@ class Verdict:
     notes: list[str]
     gates: list[Judged]
     sentences: list[str] = field(default_factory=list)
+    pilot: Pilot | None = None
+    measured: bool = False
 
     @property
     def valid(self) -> bool:
@@ -94,7 +107,7 @@ class Verdict:
             return 1
         if not self.valid or GateResult.INCONCLUSIVE in results:
             return 4
-        return 0 if self.comparisons or len(self.arms) == 1 else 4
+        return 0 if self.comparisons or len(self.arms) == 1 or self.measured else 4
 
 
 def reach(
@@ -109,8 +122,11 @@ def reach(
     """Everything that follows from what was measured. `draws`: of the bootstrap."""
     results = [_arm(arm, experiment, slo) for arm in arms]
     reasons, notes = _reasons(results, experiment, limits)
+    reasons += _too_few(gates, results)
     comparisons = _comparisons(results, seed, draws)
     notes += _notes(results, comparisons)
+    pilot = read_pilot(experiment.pilot, seed)
+    notes += _power_notes(comparisons, pilot)
     found = {(c.metric, c.base, c.other): c.found for c in comparisons}
     by_name = {result.arm.name: result for result in results}
     judged = [
@@ -122,7 +138,7 @@ def reach(
         )
         for gate in gates
     ]
-    verdict = Verdict(results, comparisons, reasons, notes, judged)
+    verdict = Verdict(results, comparisons, reasons, notes, judged, pilot=pilot)
     verdict.sentences = sentences(verdict)
     return verdict
 
@@ -163,7 +179,8 @@ def _reasons(
         reasons += guards.client(name, blocks, limits)
         reasons += guards.delivered(name, blocks, limits)
         reasons += guards.lengths(name, blocks, limits)
-        reasons += guards.same_workers(name, blocks)
+        if not experiment.actions_planned:
+            reasons += guards.same_workers(name, blocks)
     reasons += guards.errors(dict(facts), limits)
     reasons += guards.reporting(dict(facts))
     for block in experiment.blocks:
@@ -171,6 +188,37 @@ def _reasons(
             why = "; ".join(block.proof.reasons[:2])
             reasons.append(f"block {block.block.index + 1} ({block.arm.name}): no proof of a cold cache: {why}")
     return reasons, [experiment.stopped] if experiment.stopped else []
+
+
+def _too_few(gates: Sequence[Gate], results: Sequence[ArmResult]) -> list[str]:
+    """Percentiles that a gate asks for, and that an arm has too few requests for."""
+    reasons: list[str] = []
+    for gate in gates:
+        metric = gate.metric.partition(".")[0]
+        for result in results:
+            if metric.endswith("_ms") and result.arm.name in (gate.left, gate.right) and result.blocks:
+                reasons += guards.enough(result.arm.name, gate.metric, len(values(result.measured, metric)))
+    return list(dict.fromkeys(reasons))
+
+
+def _power_notes(comparisons: Sequence[Compared], pilot: Pilot | None) -> list[str]:
+    """What the run could have shown, where it shows nothing; what the A/A control says against it."""
+    notes = []
+    tests = sum(c.metric in HEADLINE for c in comparisons)
+    for c in comparisons:
+        if c.metric in HEADLINE and not c.claimed and c.found.sd is not None:
+            least = smallest_effect(c.found.sd, c.rounds, tests)
+            if least is not None:
+                notes.append(
+                    f"{c.metric}, {c.other} against {c.base}: by the noise of these {c.rounds} rounds a difference of "
+                    f"{least:.1%} or more would have been found with 80 %"
+                )
+    for name in pilot.carry_over if pilot else []:
+        notes.append(
+            f"A/A control: the second of two equal blocks differs in {name} in every pair, the same way: something is "
+            "carried over, or the machine drifts"
+        )
+    return notes
 
 
 def _comparisons(results: Sequence[ArmResult], seed: int, draws: int) -> list[Compared]:
@@ -197,15 +245,19 @@ def _compare(base: ArmResult, other: ArmResult, rng: np.random.Generator, draws:
         return []
     base_all = [m for r in rounds for m in below[r]]
     other_all = [m for r in rounds for m in above[r]]
-    sessions = [_numbers([m.request.session for m in below[r]]) for r in rounds]
+    sessions = [numbered([m.request.session for m in below[r]]) for r in rounds]
     names = [name for name in COMPARED if name != "cached_token_ratio" or base.value(name) is not None]
     found = compare({name: paired(base_all, other_all, name) for name in names}, sessions, rng, draws)
-    return [Compared(name, base.arm.name, other.arm.name, found[name]) for name in names]
+    return [Compared(name, base.arm.name, other.arm.name, found[name], rounds=len(rounds)) for name in names]
 
 
-def _numbers(sessions: Sequence[str]) -> Ints:
-    known: dict[str, int] = {}
-    return np.array([known.setdefault(session, len(known)) for session in sessions], np.int64)
+def _intervals(found: Floats) -> dict[str, tuple[float, float | None] | None]:
+    row: dict[str, tuple[float, float | None] | None] = {}
+    for q in QUANTILES:
+        ends = percentile_interval(found, q)
+        finite = ends is not None and np.isfinite(ends[0])
+        row[f"p{q:g}"] = (ends[0], ends[1] if np.isfinite(ends[1]) else None) if finite and ends else None
+    return row
 
 
 def _inverse(found: Comparison | None) -> Comparison | None:

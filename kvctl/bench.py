@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvctl import __version__, bench_workload
+from kvctl import __version__, bench_design, bench_workload
 from kvctl.errors import INCONCLUSIVE, UNREACHABLE, Problem
 from kvctl.options import ConfigFile, option
 
@@ -157,15 +157,9 @@ def bench(
         ),
     ] = None,
     seed: Annotated[int, option("--seed", rich_help_panel=_LOAD, help="Of workload and order.")] = 0,
-    blocks: Annotated[
-        int | None,
-        option(
-            "--blocks",
-            min=1,
-            rich_help_panel=_DESIGN,
-            help="Blocks an arm (rounds of the design). More can prove smaller differences.",
-        ),
-    ] = None,
+    blocks: bench_design.Blocks = None,
+    aa: bench_design.Aa = None,
+    prime: bench_design.Prime = False,
     duration: Annotated[
         float | None,
         option(
@@ -184,15 +178,7 @@ def bench(
             help="Seconds after its scheduled time at which a request has failed.",
         ),
     ] = 120.0,
-    slo: Annotated[
-        str | None,
-        option(
-            "--slo",
-            rich_help_panel=_DESIGN,
-            metavar="LIMITS",
-            help="For goodput: ttft=500ms,itl=50ms,e2e=10s (any of them).",
-        ),
-    ] = None,
+    slo: bench_design.SloOption = None,
     gate: Annotated[
         list[str] | None,
         option(
@@ -202,6 +188,10 @@ def bench(
             help="'ttft_ms.p95: kv <= 0.95*random'. Repeatable. Exit code 0 pass, 1 fail, 4 inconclusive.",
         ),
     ] = None,
+    capacity: bench_design.CapacityOption = False,
+    rate_sweep: bench_design.RateSweep = None,
+    capacity_precision: bench_design.Precision = 0.05,
+    probe_seconds: bench_design.ProbeSeconds = 10.0,
     out: Annotated[
         Path | None,
         option(
@@ -228,6 +218,8 @@ def bench(
       0.9*random'
 
       kvctl bench --url ours=http://127.0.0.1:8000 --url theirs=http://127.0.0.1:8100
+
+      kvctl bench --modes kv,random --capacity --slo ttft_p95=500ms,itl_p95=50ms
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -242,12 +234,13 @@ def bench(
     from bench.arms import ArmError
     from bench.gate import GateError
     from bench.metrics import Slo
+    from bench.settings import Settings
     from bench.sim.fleet import FleetError
     from bench.workload.model import WorkloadError
 
     errors = Console(stderr=True)
     try:
-        settings = run.Settings(
+        settings = Settings(
             modes=_modes(modes),
             workers=tuple(worker or ()),
             urls=tuple(url or ()),
@@ -262,7 +255,14 @@ def bench(
             whole_trace=whole_trace,
             jitter=not no_jitter,
             seed=seed,
-            blocks=blocks,
+            blocks=bench_design.blocks_of(blocks),
+            aa=aa,
+            prime=prime,
+            capacity=capacity,
+            sweep=bench_design.rates_of(rate_sweep),
+            targets=bench_design.targets_of(slo, capacity),
+            precision=capacity_precision,
+            probe_seconds=probe_seconds,
             duration=duration,
             timeout=timeout,
             model=model,
@@ -290,7 +290,7 @@ def bench(
     else:
         from bench.report.terminal import show
 
-        show(outcome.verdict, Console())
+        show(outcome.verdict, Console(), outcome.study)
     if out is not None:
         errors.print(f"written to {out}; to look at: {out / 'report.html'}", highlight=False, soft_wrap=True)
     if outcome.verdict.exit_code:

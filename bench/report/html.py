@@ -39,7 +39,7 @@ def html(data: dict[str, Any], verdict: Verdict) -> tuple[str, str | None]:
     missing = None
     drawn: list[tuple[str, str]] = []
     try:
-        drawn = pictures(verdict)
+        drawn = pictures(verdict) if verdict.arms else []
     except MissingLibrary as error:
         missing = f"report.html has no pictures: {error}"
     said = data["verdict"]

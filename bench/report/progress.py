@@ -84,6 +84,12 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
+    def piloted(self, arms: Sequence[Arm], blocks: Sequence[Block], way: str) -> None:
+        self._arms = list(arms)
+        self._tallies = [ArmTally() for _ in arms]
+        pairs = " ".join(arms[block.arm].name for block in blocks[::2])
+        self._console.print(f"A/A pairs of {pairs}", highlight=False, soft_wrap=True)
+
     def planned(self, arms: Sequence[Arm], blocks: Sequence[Block], way: str) -> None:
         self._arms, self._plan = list(arms), list(blocks)
         self._tallies = [ArmTally() for _ in arms]
@@ -105,6 +111,8 @@ class Display:
         self._draw()
 
     def block_ended(self, result: BlockResult) -> None:
+        if result.block.index < 0:
+            return
         self._finished += 1
         if self._live is None:
             block, tally = result.block, self._tallies[result.block.arm]

@@ -9,19 +9,21 @@ from rich.text import Text
 from bench.design import HEADLINE
 from bench.gate import GateResult
 from bench.report.markdown import DOES_NOT_COUNT
+from bench.report.study import study_tables
+from bench.study import Study
 from bench.verdict import ArmResult, Compared, Verdict
 
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"))
 _STATS = ("mean", "p50", "p95", "p99")
 
 
-def show(verdict: Verdict, console: Console) -> None:
-    """Prints table, gates, notes and verdict."""
-    console.print(render(verdict))
+def show(verdict: Verdict, console: Console, study: Study | None = None) -> None:
+    """Prints table, gates, notes and verdict. `study`: of a sweep or a capacity search, in place of the arms."""
+    console.print(render(verdict, study))
 
 
-def render(verdict: Verdict) -> RenderableType:
-    parts: list[RenderableType] = [arms_table(verdict)]
+def render(verdict: Verdict, study: Study | None = None) -> RenderableType:
+    parts: list[RenderableType] = [arms_table(verdict) if study is None else study_tables(study)]
     if len(verdict.arms) > 2 and verdict.comparisons:
         parts.append(ratios_table(verdict))
     for judged in verdict.gates:

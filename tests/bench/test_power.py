@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_the_detectable_effect_is_claimed_four_times_in_five(rounds: int) -> Non
 
 def test_more_rounds_show_less_and_more_tests_show_more() -> None:
     effects = [smallest_effect(0.05, rounds, 2) for rounds in (8, 12, 16, 24, 40)]
-    assert all(a is not None and b is not None and a > b for a, b in zip(effects, effects[1:], strict=False))
+    assert all(a is not None and b is not None and a > b for a, b in pairwise(effects))
     few, many = smallest_effect(0.05, 12, 1), smallest_effect(0.05, 12, 4)
     assert few is not None
     assert many is not None

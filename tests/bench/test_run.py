@@ -17,8 +17,10 @@ from bench import run
 from bench.arms import ArmError
 from bench.experiment import BlockResult
 from bench.gate import GateError
+from bench.pilot import Auto
 from bench.report.progress import Display
-from bench.run import NothingMeasured, Settings
+from bench.run import NothingMeasured
+from bench.settings import Settings
 from bench.workload.model import WorkloadError
 from tests.bench.fakes import FakeEngine, serving
 
@@ -54,7 +56,7 @@ def routers(*engines: FakeEngine) -> Iterator[list[str]]:
 def settings(urls: list[str], **how: Any) -> Settings:
     fields: dict[str, Any] = {
         "urls": tuple(f"{name}={url}" for name, url in zip("abc", urls, strict=False)),
-        "requests": 24, "blocks": 2, "rate": 150.0,
+        "requests": 24, "blocks": 2, "aa": 0, "rate": 150.0,
     }  # fmt: skip
     return Settings(**(fields | how))
 
@@ -181,3 +183,38 @@ def test_a_time_limit_ends_the_run_between_rounds() -> None:
     done = [len(arm.blocks) for arm in outcome.verdict.arms]
     assert done[0] == done[1] < 6
     assert any("stopped by --duration" in note for note in outcome.verdict.notes)
+
+
+def test_the_pilot_sends_pairs_of_one_arm_on_one_slice_and_is_in_no_comparison(tmp_path: Path) -> None:
+    engines = FakeEngine(), FakeEngine()
+    with routers(*engines) as urls:
+        outcome = run.bench(settings(urls, aa=2, out=tmp_path), QUIET)
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert [pair["arm"] for pair in data["design"]["pilot"]["pairs"]] == ["a", "b"]
+    assert [arm["requests"] for arm in data["arms"]] == [24, 24]
+    assert {block["index"] for block in data["design"]["blocks"]} == {0, 1, 2, 3}
+    assert outcome.verdict.pilot is not None
+    sent = [[json.dumps(b["prompt"][512:]) for b in e.seen if len(b["prompt"]) > 512] for e in engines]  # type: ignore[index,arg-type]
+    assert [len(prompts) for prompts in sent] == [24 + 24, 24 + 24]
+    assert sorted(sent[0][:12]) == sorted(sent[0][12:24])
+
+
+def test_blocks_auto_runs_as_many_rounds_as_the_pilot_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.run.rounds_of", lambda auto, pilot, arms: 3)
+    with routers(FakeEngine(), FakeEngine()) as urls:
+        outcome = run.bench(settings(urls, blocks=Auto(0.1, most=5), aa=1, requests=60), QUIET)
+    assert [arm["blocks"] for arm in outcome.data["arms"]] == [3, 3]  # type: ignore[attr-defined]
+    assert outcome.data["provenance"]["workload"]["summary"]["slices"] == 3  # type: ignore[index]
+
+
+def test_priming_sends_shared_prefixes_first_and_reports_them_apart() -> None:
+    engines = FakeEngine(), FakeEngine()
+    with routers(*engines) as urls:
+        outcome = run.bench(settings(urls, prime=True, requests=48, rate=300.0), QUIET)
+    arm = outcome.data["arms"][0]  # type: ignore[index]
+    assert arm["requests"] == 48
+    assert arm["prime"]["requests"] > 0
+    assert arm["prime"]["failed"] == 0
+    assert [body["max_tokens"] for body in engines[0].seen if len(body["prompt"]) > 512][:2] == [1, 1]  # type: ignore[arg-type]
+    assert outcome.data["design"]["primed"] is True  # type: ignore[index]
+    assert not any("cold" in reason for reason in outcome.verdict.reasons)

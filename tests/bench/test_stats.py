@@ -20,6 +20,7 @@ from bench.stats import (
     share_of_sums,
     sign_flip,
     statistic,
+    values_needed,
 )
 
 INF = math.inf
@@ -188,3 +189,10 @@ def test_the_bootstrap_resamples_whole_sessions() -> None:
 
     compare({"m": Paired(base, other, note)}, [sessions(5, 5)] * 2, rng(), draws=200)
     assert means <= {1.0, 1.5, 2.0, 2.5, 3.0}
+
+
+@pytest.mark.parametrize("q", [5.0, 50.0, 90.0, 95.0, 99.0, 99.9])
+def test_the_values_needed_are_the_first_with_an_interval(q: float) -> None:
+    needed = values_needed(q)
+    assert percentile_interval(np.arange(needed, dtype=np.float64), q) is not None
+    assert percentile_interval(np.arange(needed - 1, dtype=np.float64), q) is None

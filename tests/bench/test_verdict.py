@@ -149,3 +149,44 @@ def test_failures_are_counted_by_kind() -> None:
     assert verdict.arms[0].failures == {"http_503": 8}
     assert verdict.arms[0].value("ttft_ms.p99") is None
     assert verdict.arms[0].value("ttft_ms.p50") is not None
+
+
+def test_a_gate_on_a_percentile_with_too_few_requests_voids_the_run() -> None:
+    verdict = reached(half, "ttft_ms.p99: kv <= 0.95*random")
+    assert verdict.reasons == [
+        "n too small: kv has 160 values of ttft_ms.p99, an interval of it needs 368",
+        "n too small: random has 160 values of ttft_ms.p99, an interval of it needs 368",
+    ]
+    assert verdict.exit_code == 4
+    assert reached(half, "ttft_ms.p95: kv <= 0.95*random").valid
+
+
+def test_percentile_intervals_of_an_arm_say_where_n_is_too_small() -> None:
+    intervals = reached(half).arms[0].intervals()["ttft_ms"]
+    low, high = intervals["p95"] or (0, 0)
+    assert high is not None
+    assert low < 55 < high + 1
+    assert intervals["p99"] is None
+
+
+def test_an_interval_that_failures_reach_has_no_upper_end() -> None:
+    def failing(arm: str, round_: int, number: int, sched: float) -> Timing:
+        return timing(sched, error="cut") if number < 2 else half(arm, round_, number, sched)
+
+    ends = reached(failing).arms[0].intervals()["ttft_ms"]["p90"]
+    assert ends is not None
+    assert ends[1] is None
+
+
+def test_a_run_that_shows_nothing_says_what_it_could_have_shown() -> None:
+    verdict = reached(same, names=("kv", "kv#2"))
+    note = next(note for note in verdict.notes if note.startswith("ttft_ms.mean, kv against kv#2"))
+    assert "or more would have been found with 80 %" in note
+
+
+def test_engines_that_go_and_come_as_the_workload_says_do_not_void_the_run() -> None:
+    arms, found = experiment(("kv", "random"), half)
+    found.blocks[3].facts.workers_after = frozenset({"w0"})
+    assert "set of workers changed" in reach(arms, found, [], None, Limits(), 0, draws=200).reasons[0]
+    found.actions_planned = True
+    assert reach(arms, found, [], None, Limits(), 0, draws=200).valid
