@@ -175,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
         Returns what is behind them, or None while the request is incomplete.
         """
         buffer = self._buffer
-        begins = len(buffer) <= 1
+        begins = not buffer or (len(buffer) <= 2 * _MOST_EMPTY_LINES and not buffer.strip(b"\r\n"))
         if buffer:
             held = len(buffer)
             buffer += data
@@ -185,9 +185,9 @@ class ClientConnection(asyncio.Protocol):
             data = bytes(buffer)
             buffer.clear()
         if data[0] == 13:
-            data = self._without_empty_lines(data)
+            empty, data = data, self._without_empty_lines(data)
             if not data or data == b"\r":
-                buffer += data
+                buffer += empty
                 return None
         if not 65 <= data[0] <= 90:
             raise BadRequest(400, "bad_request_head", "The request does not begin with a method.")
@@ -371,6 +371,11 @@ class ClientConnection(asyncio.Protocol):
     # Ending.
 
     @property
+    def _begun(self) -> bool:
+        """Whether some of a head has come, other than empty lines."""
+        return bool(self._buffer.strip(b"\r\n"))
+
+    @property
     def busy(self) -> bool:
         """Whether a request is in progress."""
         return self._exchange is not None
@@ -434,7 +439,7 @@ class ClientConnection(asyncio.Protocol):
                 self.deadline = allowed
             else:
                 self._refuse(error_answer(408, "The request body did not arrive in time.", "request_timeout"))
-        elif self._buffer:
+        elif self._begun:
             self._refuse(error_answer(408, "The request head did not arrive in time.", "request_timeout"))
         else:
             self._close()
@@ -443,7 +448,7 @@ class ClientConnection(asyncio.Protocol):
         """The router stops: end now, unless a request is in progress."""
         if self._exchange is not None or self._done:
             return
-        if self._body is not None or self._buffer:
+        if self._body is not None or self._begun:
             self._refuse(error_answer(503, "The router is shutting down.", "shutting_down"))
         else:
             self._close()

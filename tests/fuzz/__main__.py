@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 
@@ -17,6 +18,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first message; it names the message")
     parser.add_argument("--target", choices=sorted(TARGETS), action="append", help="default: both")
     given = parser.parse_args()
+    logging.disable()
     names = given.target or sorted(TARGETS)
     end = time.monotonic() + given.minutes * 60
     number, taken = given.first, dict.fromkeys(names, 0)

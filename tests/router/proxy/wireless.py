@@ -128,6 +128,9 @@ class Wireless(DataPlane):
     def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
         return Answer(502, b"{}")
 
+    def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
+        return None
+
     def pool(self, endpoint: Endpoint) -> EnginePool:
         return self._one_pool
 
