@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.client.watch import SelfWatch
-from bench.metrics import Measured, reports_cached
+from bench.metrics import Measured, Measurements, reports_cached
 from bench.stats import percentile, values_needed
 
 
@@ -58,9 +58,13 @@ def client(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]
             f"{name}: {worst.peak} connections were open at once, and this process may open {worst.files} files "
             "(ulimit -n)"
         )
-    lags = np.array([m.timing.sched_lag for block in blocks for m in block.measured])
+    every = _every(blocks)
+    refused = every.errors().get("client_limit", 0)
+    if refused:
+        reasons.append(f"{name}: {refused} requests met this machine's own limits (open files, ports), unsent")
+    lags = every.latency("sched_lag_ms") / 1000
     lags = lags[~np.isnan(lags)]
-    ttfts = np.array([m.timing.ttft for block in blocks for m in block.measured])
+    ttfts = every.latency("ttft_ms") / 1000
     if not len(lags) or not len(ttfts):
         return reasons
     median = percentile(ttfts, 50)
@@ -69,7 +73,7 @@ def client(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]
         reasons.append(f"{name}: requests were sent {mean * 1000:.1f} ms late on average (median TTFT {_ms(median)})")
     if p99 > max(limits.lag_floor, limits.lag_p99 * median):
         reasons.append(f"{name}: 1 % of requests were sent over {p99 * 1000:.1f} ms late (median TTFT {_ms(median)})")
-    loop = np.array([lag for block in blocks for lag in block.watch.loop_lag])
+    loop = np.concatenate([np.asarray(block.watch.loop_lag, np.float64) for block in blocks])
     if len(loop) and percentile(loop, 99) > max(limits.lag_floor, limits.lag_p99 * median):
         late = percentile(loop, 99)
         reasons.append(f"{name}: the client's event loop was over {late * 1000:.1f} ms late 1 % of the time")
@@ -80,10 +84,12 @@ def delivered(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[s
     """The load: as many requests in the time that the schedule says."""
     planned = achieved = 0.0
     for block in blocks:
-        sent = [m.timing for m in block.measured if m.timing.t_send == m.timing.t_send]
-        if len(sent) > 1:
-            planned += max(t.t_sched for t in sent) - min(t.t_sched for t in sent)
-            achieved += max(t.t_send for t in sent) - min(t.t_send for t in sent)
+        every = Measurements.of(block.measured)
+        due, sent = every.time(0), every.time(1)
+        known = ~np.isnan(sent)
+        if known.sum() > 1:
+            planned += float(np.ptp(due[known]))
+            achieved += float(np.ptp(sent[known]))
     if planned <= 0:
         return []
     off = achieved / planned - 1
@@ -91,14 +97,19 @@ def delivered(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[s
 
 
 def lengths(name: str, blocks: Sequence[BlockFacts], limits: Limits) -> list[str]:
-    """The work: answers of the length asked for, prompts counted as they were sent."""
-    good = [m for block in blocks for m in block.measured if m.timing.ok and m.request.abort_after is None]
-    if not good:
+    """The work: answers of the length asked for. One that the client broke off has none to judge."""
+    every = _every(blocks)
+    whole = every.ok & ~every.aborted
+    good = int(whole.sum())
+    wanted = np.array([request.output_len for request in every.requests()])
+    wrong = int((every.output_tokens() != wanted)[whole].sum()) if good else 0
+    if wrong <= limits.lengths * good:
         return []
-    wrong = sum(m.timing.n_out != m.request.output_len for m in good)
-    if wrong > limits.lengths * len(good):
-        return [f"{name}: {wrong} of {len(good)} answers had another length than asked for (is ignore_eos honoured?)"]
-    return []
+    why = "is ignore_eos honoured?"
+    uncounted = good - every.sources().get("usage", 0)
+    if uncounted:
+        why = f"{uncounted} came without a token count: their chunks were counted"
+    return [f"{name}: {wrong} of {good} answers had another length than asked for ({why})"]
 
 
 def same_workers(name: str, blocks: Sequence[BlockFacts]) -> list[str]:
@@ -108,7 +119,7 @@ def same_workers(name: str, blocks: Sequence[BlockFacts]) -> list[str]:
         return [f"{name}: the set of workers changed during the run"]
     if seen:
         known = next(iter(seen))
-        strangers = {m.timing.worker for b in blocks for m in b.measured if m.timing.worker} - known
+        strangers = set(_every(blocks).workers()) - known
         if strangers:
             return [f"{name}: {', '.join(sorted(strangers)[:3])} answered, not among the workers before and after"]
     return []
@@ -129,9 +140,9 @@ def errors(arms: dict[str, Sequence[BlockFacts]], limits: Limits) -> list[str]:
     """Failures: not so many more in one arm that its percentiles mean something else."""
     rates = {}
     for name, blocks in arms.items():
-        every = [m for block in blocks for m in block.measured]
-        if every:
-            rates[name] = sum(not m.timing.ok for m in every) / len(every)
+        good = _every(blocks).ok
+        if len(good):
+            rates[name] = float((~good).mean())
     if not rates:
         return []
     worst, best = max(rates, key=lambda n: rates[n]), min(rates, key=lambda n: rates[n])
@@ -147,8 +158,12 @@ def reporting(arms: dict[str, Sequence[BlockFacts]]) -> list[str]:
     return [
         f"{name}: no answer reports cached tokens (vLLM: --enable-prompt-tokens-details)"
         for name, blocks in arms.items()
-        if blocks and not reports_cached(m for block in blocks for m in block.measured)
+        if blocks and not reports_cached(_every(blocks))
     ]
+
+
+def _every(blocks: Sequence[BlockFacts]) -> Measurements:
+    return Measurements.join(block.measured for block in blocks)
 
 
 def _ms(seconds: float) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import overload
 
 import numpy as np
@@ -125,6 +126,10 @@ class Measurements(Sequence[Measured]):
                 decide if decide == decide else None, round(predicted) if predicted == predicted else None
             )
         return Measured(part.requests[row], part.table[row], said)
+
+    def requests(self) -> Iterator[Request]:
+        """In the order of the items."""
+        return chain.from_iterable(part.requests for part in self._parts)
 
     @property
     def tables(self) -> list[Table]:

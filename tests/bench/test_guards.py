@@ -116,11 +116,22 @@ def test_too_few_values_for_the_percentile_that_was_asked_for() -> None:
 
 
 def test_answers_that_the_client_broke_off_have_no_length_to_judge() -> None:
-    from dataclasses import replace
-
     timings = good(tokens=2)
-    measured = [Measured(replace(request(i), abort_after=2), t) for i, t in enumerate(timings)]
-    assert guards.lengths("kv", [BlockFacts(measured, SelfWatch())], LIMITS) == []
+    for one in timings:
+        one.aborted = True
+    assert guards.lengths("kv", [block(*timings)], LIMITS) == []
+
+
+def test_lengths_counted_from_chunks_say_so() -> None:
+    timings = good(tokens=4)
+    for one in timings:
+        one.n_out_source = "chunks"
+    assert "20 came without a token count" in guards.lengths("kv", [block(*timings)], LIMITS)[0]
+
+
+def test_requests_that_met_the_clients_own_limits() -> None:
+    timings = [*good(18), timing(1.8, error="client_limit"), timing(1.9, error="client_limit")]
+    assert any("2 requests met this machine's own limits" in r for r in guards.client("kv", [block(*timings)], LIMITS))
 
 
 def test_later_turns_that_wait_for_answers_are_judged_by_when_they_were_due() -> None:
