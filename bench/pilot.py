@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.design import HEADLINE, Block, rounds_needed, williams
 from bench.experiment import BlockResult
-from bench.metrics import paired
+from bench.metrics import Measurements, paired
 from bench.power import Noise, noise, rounds_for, smallest_effect
 from bench.stats import numbered, session_spread
 
@@ -96,7 +96,7 @@ def read_pilot(blocks: Sequence[BlockResult], seed: int) -> Pilot | None:
     pairs = []
     for first, second in zip(done[::2], done[1::2], strict=False):
         ratios, spread = {}, {}
-        sessions = numbered([m.request.session for m in first.facts.measured])
+        sessions = numbered([request.session for request in Measurements.of(first.facts.measured).requests()])
         for name in HEADLINE:
             metric = paired(first.facts.measured, second.facts.measured, name)
             ratio, width = session_spread(metric, sessions, rng)

@@ -112,7 +112,7 @@ def _arm(arm: ArmResult) -> dict[str, object]:
         "name": arm.arm.name,
         "blocks": len(arm.blocks),
         "requests": len(every),
-        "failed": sum(not m.timing.ok for m in every),
+        "failed": int((~every.ok).sum()),
         "metrics": arm.metrics,
         "ci95": arm.intervals(),
         "prime": _prime(arm),
@@ -120,7 +120,7 @@ def _arm(arm: ArmResult) -> dict[str, object]:
         "in_flight": {"middle": arm.stability.middle, "end": arm.stability.end},
         "workers": arm.workers,
         "failures": arm.failures,
-        "events": _events(every),
+        "events": every.events(),
         "client_cpu": max((block.facts.watch.cpu for block in arm.blocks), default=None),
     }
 
@@ -152,15 +152,6 @@ def _pilot(verdict: Verdict, rounds: int) -> dict[str, object] | None:
         },
         "carry_over": pilot.carry_over,
     }
-
-
-def _events(every: Sequence[Measured]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for m in every:
-        for name, count in asdict(m.timing.events).items():
-            total[name] = total.get(name, 0) + count
-    total["coalesced"] = sum(m.timing.coalesced for m in every)
-    return total
 
 
 def _block(block: BlockResult) -> dict[str, object]:

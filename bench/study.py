@@ -19,9 +19,10 @@ from bench.capacity import Capacity, Outcome, Search, most_probes
 from bench.control import Control, Unreachable
 from bench.design import Block
 from bench.experiment import BlockResult, Experiment, Observer, Runner, RunOptions
-from bench.metrics import Slo, arm_metrics
+from bench.metrics import Measurements, Slo, arm_metrics
 from bench.slo import Target, missed
 from bench.stability import stability
+from bench.verdict import T_END, T_SCHED
 from bench.workload.model import Request, Workload
 
 ENOUGH_REQUESTS = 72
@@ -226,12 +227,9 @@ class _Prober:
 
 def point_of(block: BlockResult, rate: float, repeat: int, plan: StudyPlan) -> Point:
     """What a finished probe says."""
-    measured = block.facts.measured
+    measured = Measurements.of(block.facts.measured)
     metrics = arm_metrics([measured], [engine.id for engine in block.arm.engines], plan.slo)
-    queue = (
-        np.array([m.timing.t_sched for m in measured]),
-        np.array([m.timing.t_end if m.timing.ok else np.inf for m in measured]),
-    )
+    queue = (measured.time(T_SCHED), np.where(measured.ok, measured.time(T_END), np.inf))
     name, facts = block.arm.name, [block.facts]
     void = [
         *guards.client(name, facts, plan.limits),
@@ -239,7 +237,7 @@ def point_of(block: BlockResult, rate: float, repeat: int, plan: StudyPlan) -> P
         *guards.lengths(name, facts, plan.limits),
         *(f"no proof of a cold cache: {reason}" for reason in block.proof.reasons),
     ]
-    failed = sum(not m.timing.ok for m in measured)
+    failed = int((~measured.ok).sum())
     stable = stability([queue]).stable
     point = Point(name, rate, repeat, block.block.index, len(measured), failed, metrics, stable, (), tuple(void))
     return replace(point, missed=tuple(missed(plan.targets, point.value)))

@@ -8,7 +8,6 @@ at most 5 % and the interval of the ratio leaves out 1.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,11 +18,14 @@ from bench.arms import Arm
 from bench.design import HEADLINE, LEVEL, rounds_needed, smallest_p
 from bench.experiment import BlockResult, Experiment
 from bench.gate import Gate, GateResult, Judged, judge
-from bench.metrics import COMPARED, QUANTILES, Measured, Slo, arm_metrics, paired, values
+from bench.metrics import COMPARED, QUANTILES, Measurements, Slo, arm_metrics, paired, values
 from bench.pilot import Pilot, read_pilot
 from bench.power import smallest_effect
 from bench.stability import Stability, stability
 from bench.stats import Comparison, Floats, compare, holm, numbered, percentile_interval
+
+T_SCHED, T_END = 0, 5
+"""Columns of `Table.times`."""
 
 BUSY = 0.85
 """Share of all cores from which a note says so: real time on a full machine is not the arms' time."""
@@ -44,8 +46,8 @@ class ArmResult:
     failures: dict[str, int]
 
     @property
-    def measured(self) -> list[Measured]:
-        return [m for block in self.blocks for m in block.facts.measured]
+    def measured(self) -> Measurements:
+        return Measurements.join(block.facts.measured for block in self.blocks)
 
     def intervals(self) -> dict[str, dict[str, tuple[float, float | None] | None]]:
         """Distribution-free 95 % intervals of the percentiles, milliseconds, requests taken as independent. None: n is
@@ -145,23 +147,17 @@ def reach(
 
 def _arm(arm: Arm, experiment: Experiment, slo: Slo | None) -> ArmResult:
     blocks = [b for b in experiment.blocks if b.arm.name == arm.name and not b.interrupted]
-    parts = [b.facts.measured for b in blocks]
-    every = [m for part in parts for m in part]
-    queues = [
-        (
-            np.array([m.timing.t_sched for m in part]),
-            np.array([m.timing.t_end if m.timing.ok else np.inf for m in part]),
-        )
-        for part in parts
-    ]
+    parts = [Measurements.of(b.facts.measured) for b in blocks]
+    every = Measurements.join(parts)
+    queues = [(part.time(T_SCHED), np.where(part.ok, part.time(T_END), np.inf)) for part in parts]
     engines = [engine.id for engine in arm.engines]
     return ArmResult(
         arm,
         blocks,
         arm_metrics(parts, engines, slo),
         stability(queues),
-        dict(Counter(dict.fromkeys(engines, 0)) + Counter(m.timing.worker for m in every if m.timing.worker)),
-        dict(Counter(m.timing.error for m in every if m.timing.error)),
+        dict.fromkeys(engines, 0) | every.workers(),
+        every.errors(),
     )
 
 
@@ -243,9 +239,9 @@ def _compare(base: ArmResult, other: ArmResult, rng: np.random.Generator, draws:
     rounds = sorted(set(below) & set(above))
     if not rounds:
         return []
-    base_all = [m for r in rounds for m in below[r]]
-    other_all = [m for r in rounds for m in above[r]]
-    sessions = [numbered([m.request.session for m in below[r]]) for r in rounds]
+    base_all = Measurements.join(below[r] for r in rounds)
+    other_all = Measurements.join(above[r] for r in rounds)
+    sessions = [numbered([request.session for request in Measurements.of(below[r]).requests()]) for r in rounds]
     names = [name for name in COMPARED if name != "cached_token_ratio" or base.value(name) is not None]
     found = compare({name: paired(base_all, other_all, name) for name in names}, sessions, rng, draws)
     return [Compared(name, base.arm.name, other.arm.name, found[name], rounds=len(rounds)) for name in names]
