@@ -179,7 +179,7 @@ class ClientConnection(asyncio.Protocol):
         if buffer:
             held = len(buffer)
             buffer += data
-            if held > 3 and buffer.find(b"\r\n\r\n", held - 3) < 0:
+            if held > 3 and buffer[0] != 13 and buffer.find(b"\r\n\r\n", held - 3) < 0:
                 self._check_begun(buffer, held)
                 return None
             data = bytes(buffer)

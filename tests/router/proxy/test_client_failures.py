@@ -33,11 +33,13 @@ PARTIAL_UNFRAMED = b"HTTP/1.1 200 OK\r\n\r\nhalf"
 def leaving(wire: Wire, how: str) -> None:
     if how == "reset":
         wire.reset()
+    elif how == "half":
+        wire.writer.write_eof()
     else:
         wire.close()
 
 
-@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("how", ["close", "reset", "half"])
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\ncon", PARTIAL, PARTIAL_CHUNKED])
 async def test_client_that_leaves_takes_the_upstream_connection_along(how: str, sent: bytes) -> None:
     asked, closed = asyncio.Event(), asyncio.Event()
@@ -91,6 +93,63 @@ async def test_client_that_leaves_cancels_a_waiting_dispatch() -> None:
         wire.close()
         await cancelled.wait()
         assert scene.stats.open_requests == 0
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "half"])
+async def test_client_that_leaves_in_any_way_cancels_a_waiting_dispatch(how: str) -> None:
+    ended = asyncio.Event()
+
+    async def waits() -> Answer:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    async with stage() as scene:
+        scene.placing.choose = lambda inbound: waits()
+        wire = await scene.client()
+        await wire.send(post())
+        await until(lambda: scene.placing.inbounds)
+        leaving(wire, how)
+        await ended.wait()
+        await until(lambda: scene.stats.open_requests == 0)
+
+
+async def test_client_that_leaves_while_its_large_body_goes_to_the_engine_ends_the_leg() -> None:
+    closed = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.head()
+        await wire.gone()
+        closed.set()
+
+    async with stage(engine_script(script)) as scene:
+        wire = await scene.client()
+        await wire.send(post(b"x" * 30_000_000))
+        await until(lambda: scene.placing.tickets)
+        wire.reset()
+        await closed.wait()
+        assert [outcome for outcome, _ in await scene.ends()] == [Outcome.CLIENT_GONE]
+
+
+async def test_client_that_leaves_with_requests_pipelined_leaves_none_behind() -> None:
+    asked, closed = asyncio.Event(), asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.message()
+        asked.set()
+        await wire.gone()
+        closed.set()
+
+    async with stage(engine_script(script)) as scene:
+        wire = await scene.client()
+        await wire.send(post() * 5)
+        await asked.wait()
+        wire.close()
+        await closed.wait()
+        await until(lambda: not scene.stats.connections)
+        assert (scene.stats.requests, scene.stats.open_requests) == (1, 0)
 
 
 async def test_leg_that_a_dispatch_books_though_cancelled_is_ended() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from router.proxy.interface import Limits, Outcome
 from router.tls import EngineFiles, engine_tls, server_tls
-from tests.router.proxy.scripted import OK, PATIENT, Wire, engine_script, get, post, serving, stage, until
+from tests.router.proxy.scripted import OK, PATIENT, Wire, engine_script, get, post, serving, stage
 from tests.router.proxy.test_downstream import echo
 from tests.router.proxy.tls import Papers
 
