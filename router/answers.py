@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import msgspec
 
@@ -25,8 +26,8 @@ class OwnAnswers:
         self.aliases = aliases
         self.stopping = False
 
-    def answer(self, path: str) -> Answer | None:
-        """None where the path is not one of ours."""
+    def answer(self, path: str, allowed: frozenset[str] | None = None) -> Answer | None:
+        """None where the path is not one of ours. `allowed`: the only models that are told of, if not all."""
         if path == "/health":
             return _json_answer(200, {"status": "ok"})
         if path == "/ready":
@@ -37,10 +38,13 @@ class OwnAnswers:
         if path == "/version":
             return _json_answer(200, {"version": kvctl_version(), "router": "kvctl"})
         if path == "/v1/models":
-            return _json_answer(200, self._models())
+            models = self._models()
+            if allowed is not None:
+                models["data"] = [card for card in models["data"] if card["id"] in allowed]
+            return _json_answer(200, models)
         return None
 
-    def _models(self) -> dict[str, object]:
+    def _models(self) -> dict[str, Any]:
         workers = self.core.fleet.workers.values()
         cards = []
         for model in self.core.fleet.view.models:

@@ -288,7 +288,7 @@ class RoutingCore:
         candidates = self.candidates(request, now)
         desperate = not np.count_nonzero(candidates.eligible)
         if desperate and not self._last_resort(request, candidates):
-            raise refusal(
+            error = refusal(
                 request,
                 self.fleet.view,
                 candidates.why_not,
@@ -296,6 +296,8 @@ class RoutingCore:
                 candidates.prefill_tokens,
                 candidates.decode_blocks,
             )
+            error.candidates = candidates
+            raise error
         bound = None if self.affinity is None else self.affinity.row(request, candidates)
         decision = policy.decide(request, candidates, self.rng)
         if bound is not None:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from router.aliases import with_model
 from router.answers import OwnAnswers
@@ -35,7 +36,7 @@ from router.reading import DispatchSettings, RequestReader, model_in
 from router.records import DecisionLog, Refusal
 from router.retry import CONTENT_PATHS, COSTS_NOTHING, ENGINE_PATHS, RetryBudget, repeatable
 from router.reuse import best_cached_tokens
-from router.secret import Secret
+from router.secret import Secret, bearer
 from router.shadow import Shadows
 from router.shared.blocks import shared_model
 from router.shared.lookup import RedisLookup
@@ -43,6 +44,10 @@ from router.tokens.body import Body, parse
 from router.tokens.service import Source, TokenResult
 from router.waiting import Waiting, WaitingRoom, settled
 
+if TYPE_CHECKING:
+    from router.journal.traces import Traces
+
+TRACE_HEADERS = (b"traceparent", b"tracestate")
 _REQUEST_ID = b"x-request-id"
 _PARSED_AT_ONCE = 256 * 1024
 
@@ -60,6 +65,9 @@ class RequestDispatcher:
         shadows: Shadows | None = None,
         lookup: RedisLookup | None = None,
         breaker: Breaker | None = None,
+        entrance: Entrance | None = None,
+        traces: Traces | None = None,
+        upstream_key: Secret | None = None,
     ) -> None:
         self.core = core
         self.monitor = monitor
@@ -70,6 +78,10 @@ class RequestDispatcher:
         self.shadows = shadows
         self.lookup = lookup
         self.breaker = breaker
+        self.entrance = entrance
+        self.traces = traces
+        self._without: tuple[bytes, ...] = CREDENTIALS if entrance is not None or upstream_key is not None else ()
+        self._credentials = b"" if upstream_key is None else b"authorization: %b\r\n" % bearer(upstream_key).encode()
         self.budget = RetryBudget(settings.retry)
         self.waiting = WaitingRoom(settings.admission, clock, self._refuse, core.home)
         self._clock = clock
@@ -81,6 +93,7 @@ class RequestDispatcher:
         self._limited = admission.limit > 0 or admission.tenant_limit is not None
         """Whether anything here can hold a request back: else no request is counted or queued."""
         self._counts = core.settings.track_output or core.timing is not None or core.capacity is not None
+        self._counts |= entrance is not None
         self._count = 0
         self._retried = 0
 
@@ -92,17 +105,20 @@ class RequestDispatcher:
     def dispatch(self, inbound: Inbound) -> Answer | Leg | Awaitable[Answer | Leg]:
         path = inbound.path
         inbound.arrived = self._clock()
-        if inbound.method in ("GET", "HEAD"):
-            own = self.own.answer(path)
-            if own is not None:
-                return own
+        allowed: frozenset[str] | None = None
         try:
+            if self.entrance is not None:
+                allowed = self.entrance.enter(inbound)
+            if inbound.method in ("GET", "HEAD"):
+                own = self.own.answer(path, allowed)
+                if own is not None:
+                    return own
             if path in CONTENT_PATHS and inbound.method == "POST":
                 return self._content(inbound)
             if (path.startswith("/v1/") and not _climbs(path)) or path in ENGINE_PATHS:
                 return self._pass_on(inbound)
         except RoutingError as error:
-            return self._refuse(error)
+            return self._refuse(error, inbound)
         return error_answer(404, f"no such path: {inbound.method} {path[:200]}", "not_found")
 
     def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg | Awaitable[Answer | Leg]:
@@ -219,10 +235,13 @@ class RequestDispatcher:
                 return await settled(placed)
             return await placed if isinstance(placed, Awaitable) else placed
         except RoutingError as error:
-            return self._refuse(error)
+            return self._refuse(error, inbound)
 
     def _parsed(self, inbound: Inbound, body: Body, started: float) -> Leg | Awaitable[Answer | Leg]:
         request, mode = self.reader.request(inbound.headers, inbound.body, body)
+        inbound.request_id = request.id
+        if self.entrance is not None:
+            self.entrance.identify(inbound, request, body.model or self.settings.model, body)
         if body.model is not None and body.model in self.settings.aliases:
             body.model = self.settings.aliases[body.model]
             inbound.body = with_model(inbound.body, body.model)
@@ -231,12 +250,20 @@ class RequestDispatcher:
             return self._admit(inbound, request, mode, watch=True)
         result = self.tokens.tokens(request.model, body)
         if isinstance(result, TokenResult):
-            self.stats.tokenize.observe(time.perf_counter() - started)
+            self._tokenised(inbound, started)
             self.reader.take_tokens(request, body, result)
             if self.lookup is None:
                 return self._admit(inbound, request, mode, watch=True)
             return self._when_looked_up(self.lookup, inbound, request, mode, body, result)
         return self._when_tokenised(inbound, request, mode, body, result, started)
+
+    def _tokenised(self, inbound: Inbound, started: float) -> None:
+        took = time.perf_counter() - started
+        self.stats.tokenize.observe(took)
+        record = inbound.record
+        if record is not None:
+            assert isinstance(record, RequestRecord)
+            record.tokenise_s = took
 
     async def _when_looked_up(
         self, lookup: RedisLookup, inbound: Inbound, request: RouteRequest, mode: str, body: Body, tokens: TokenResult
@@ -246,7 +273,7 @@ class RequestDispatcher:
             admitted = self._admit(inbound, request, mode, watch=True)
             return await settled(admitted) if isinstance(admitted, asyncio.Future) else admitted
         except RoutingError as error:
-            return self._refuse(error)
+            return self._refuse(error, inbound)
 
     async def _when_tokenised(
         self,
@@ -259,21 +286,25 @@ class RequestDispatcher:
     ) -> Answer | Leg:
         try:
             tokens = await result
-            self.stats.tokenize.observe(time.perf_counter() - started)
+            self._tokenised(inbound, started)
             self.reader.take_tokens(request, body, tokens)
             if self.lookup is not None:
                 await self._look_up(self.lookup, request, body, tokens)
             admitted = self._admit(inbound, request, mode, watch=True)
             return await settled(admitted) if isinstance(admitted, asyncio.Future) else admitted
         except RoutingError as error:
-            return self._refuse(error)
+            return self._refuse(error, inbound)
 
     def _pass_on(self, inbound: Inbound) -> Leg | Waiting:
         """A path whose content is not read: routed by load, or as the mode does without tokens."""
         request, mode = self.reader.request(inbound.headers)
+        inbound.request_id = request.id
         request.model = self.settings.model or ""
         if inbound.body:
             request.model = model_in(inbound.body)
+        if self.entrance is not None:
+            self.entrance.identify(inbound, request, request.model or self.settings.model, None)
+        if inbound.body:
             if request.model in self.settings.aliases:
                 request.model = self.settings.aliases[request.model]
                 inbound.body = with_model(inbound.body, request.model)
@@ -299,14 +330,21 @@ class RequestDispatcher:
 
     def _admit(self, inbound: Inbound, request: RouteRequest, mode: str, *, watch: bool) -> Leg | Waiting:
         """Places the request, or lets it wait its turn where a queue is set up and everybody is busy."""
-        if not self._limited:
-            return self._place(inbound, request, mode, watch=watch)
-        return self.waiting.admit(
-            request,
-            lambda: self._uncached(request),
-            inbound.arrived,
-            lambda: self._place(inbound, request, mode, watch=watch),
-        )
+        try:
+            if self.entrance is not None:
+                self.entrance.charge(inbound, request)
+            if not self._limited:
+                return self._place(inbound, request, mode, watch=watch)
+            return self.waiting.admit(
+                request,
+                lambda: self._uncached(request),
+                inbound.arrived,
+                lambda: self._place(inbound, request, mode, watch=watch),
+                mode,
+            )
+        except RoutingError as error:
+            error.request, error.mode = request, mode
+            raise
 
     def _uncached(self, request: RouteRequest) -> int:
         """Prompt tokens that the best eligible or busy worker would have to compute."""
@@ -333,6 +371,7 @@ class RequestDispatcher:
         self, inbound: Inbound, request: RouteRequest, decision: Decision, booking: Booking, *, watch: bool
     ) -> Leg:
         decision.at = time.time()
+        decision.waited_s = request.waited_s
         worker = self.core.fleet.view.members[decision.winner]
         self.log.add(decision)
         if decision.mode == KvAware.name:
@@ -341,7 +380,15 @@ class RequestDispatcher:
             self.shadows.saw(request, decision)
         self.stats.decided(decision, best_cached_tokens(decision))
         id_line = b"x-request-id: %b\r\n" % request.id.encode("latin-1", "replace")
-        upstream = b"" if inbound.header(_REQUEST_ID) else id_line
+        upstream, without = self._credentials, self._without
+        sent_id = inbound.header(_REQUEST_ID)
+        if sent_id != request.id:
+            upstream += id_line
+            if sent_id is not None:
+                without += (_REQUEST_ID,)
+        if self.traces is not None and isinstance(inbound.record, RequestRecord):
+            upstream += self.traces.upstream(inbound.record)
+            without += TRACE_HEADERS
         if worker.ranks > 1:
             upstream += b"x-data-parallel-rank: %d\r\n" % decision.rank
         if worker.circuit is not Circuit.CLOSED and self.breaker is not None:
@@ -359,12 +406,43 @@ class RequestDispatcher:
             upstream_lines=upstream,
             watch=watch,
             counts=self._counts,
+            without=without,
             repeatable=watch or self.settings.retry.any or repeatable(inbound),
         )
 
-    def _refuse(self, error: RoutingError) -> Answer:
+    def _refuse(self, error: RoutingError, inbound: Inbound | None = None) -> Answer:
         self.stats.refused[error.code] += 1
-        return error_answer(error.status, str(error), error.code, param=error.param, extra=error.extra)
+        headers = error.headers
+        if not isinstance(error, Unauthorized):
+            headers = (*headers, ("x-kvctl-decision", self._keep_refusal(error, inbound)))
+        return error_answer(
+            error.status,
+            str(error),
+            error.code,
+            param=error.param,
+            extra=error.extra,
+            headers=headers,
+            retry_after=error.retry_after,
+        )
+
+    def _keep_refusal(self, error: RoutingError, inbound: Inbound | None) -> str:
+        """Returns the id by which it can be asked for."""
+        request = error.request
+        if inbound is not None and not inbound.request_id:
+            inbound.request_id = given(inbound.headers) or (request.id if request is not None else self.reader.new_id())
+        self._count += 1
+        refusal = Refusal(
+            id=f"d-{self._prefix}{self._count:x}",
+            request_id=request.id if request is not None else inbound.request_id if inbound is not None else "",
+            mode=error.mode or self.settings.mode,
+            model="" if request is None else request.model,
+            at=time.time(),
+            error=error,
+            prompt_tokens=0 if request is None else request.prompt_tokens,
+            waited_s=0.0 if request is None else request.waited_s,
+        )
+        self.log.refuse(refusal)
+        return refusal.id
 
     def _out_of_budget(self, what: str) -> Answer:
         self.stats.refused["retry_budget"] += 1

@@ -17,11 +17,12 @@ import msgspec
 
 from router.model import NO_HINTS, BadRequest, Hints
 from router.policies.kv import KvWeights
+from router.proxy.request_ids import HEADERS as REQUEST_IDS
+from router.proxy.request_ids import given
 
 PIN = (b"x-kvctl-worker", b"x-dynamo-worker-instance-id", b"x-worker-instance-id")
 RANK = (b"x-kvctl-dp-rank", b"x-dynamo-dp-rank", b"x-dp-rank", b"x-data-parallel-rank")
 MODE = b"x-kvctl-mode"
-REQUEST_ID = (b"x-request-id", b"x-dynamo-request-id")
 SESSION = (b"x-session-id", b"x-dynamo-session-id", b"x-claude-code-session-id")
 _OSL = b"x-kvctl-osl"
 _PRIORITY = b"x-kvctl-priority"
@@ -37,7 +38,7 @@ READ = frozenset(
     {
         *PIN,
         *RANK,
-        *REQUEST_ID,
+        *REQUEST_IDS,
         *SESSION,
         *_CLASS,
         MODE,
@@ -106,7 +107,7 @@ def from_headers(headers: list[tuple[bytes, bytes]], session_header: bytes | Non
                 raise BadRequest("two headers ask for different dp ranks", param=name.decode())
             asked.pin_rank, asked.rank_param = rank, name.decode()
     asked.mode = found.get(MODE)
-    asked.request_id = _first(found, REQUEST_ID)[:200]
+    asked.request_id = given(headers)
     if _WEIGHTS in found:
         asked.weights = _numbers(found[_WEIGHTS], _WEIGHTS.decode())
     asked.hints = _header_hints(found, session_header)

@@ -42,6 +42,7 @@ class RoutedLeg:
         "head_lines",
         "placed",
         "repeatable",
+        "reported",
         "request",
         "upstream_lines",
         "watch",
@@ -70,6 +71,7 @@ class RoutedLeg:
         self._clock = clock
         self._ended = False
         self._first_at = self._last_at = 0.0
+        self.reported: Usage | None = None
         self.counts = counts
         self.endpoint: Endpoint = worker.endpoint
         self.worker = worker
@@ -95,6 +97,7 @@ class RoutedLeg:
         self.booking.generated(items)
 
     def usage(self, usage: Usage) -> None:
+        self.reported = usage
         if usage.completion_tokens is not None:
             self.booking.reported_output = usage.completion_tokens
         cached = usage.cached_tokens
@@ -111,6 +114,11 @@ class RoutedLeg:
         self._ended = True
         self.booking.release(self._clock())
         self._owner.leg_ended(self, outcome)
+
+    @property
+    def first_at(self) -> float:
+        """When the first generated token came; 0 where none did."""
+        return self._first_at
 
     @property
     def gap_s(self) -> float:

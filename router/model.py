@@ -156,6 +156,8 @@ class RouteRequest:
     hints: Hints = NO_HINTS
     weights: Mapping[str, Any] = field(default_factory=dict)
     now: float = 0.0
+    waited_s: float = 0.0
+    """Seconds that it stood in the queue before it was placed."""
     chunks: PromptChunks | None = None
     """The prompt for an LMCache controller; None where none runs."""
 
@@ -235,6 +237,7 @@ class Decision:
     """The most that any eligible row would have had cached, counted like the winner's; None: not counted yet, see
     `router.reuse.best_cached_tokens`."""
     engine_cached_tokens: int | None = None
+    waited_s: float = 0.0
 
     @property
     def worker(self) -> str:
@@ -286,6 +289,9 @@ class RoutingError(Exception):
     """More headers of the answer."""
     retry_after = 1
     """Seconds, said with 429, 503 and 529."""
+    request: RouteRequest | None = None
+    """What was refused, as far as it had been read."""
+    mode = ""
     candidates: Candidates | None = None
     """Whom the request could have gone to, each with the rule that removed it; None where it did not come to that."""
 

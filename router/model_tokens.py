@@ -16,6 +16,7 @@ import msgspec
 from router.fleet.registry import Fleet
 from router.fleet.view import FleetView
 from router.fleet.worker import Health, Worker
+from router.secret import Secret, bearer
 from router.tokens.body import Body
 from router.tokens.engine_http import EngineHttp
 from router.tokens.remote import Fetched, RemoteTokenizer, fetch
@@ -30,10 +31,16 @@ _CHECK_TIMEOUT = 5.0
 
 
 class ModelTokens:
-    def __init__(self, fleet: Fleet, local: LocalTokenizer | None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        local: LocalTokenizer | None,
+        tls: ssl.SSLContext | None = None,
+        key: Secret | None = None,
+    ) -> None:
         self._fleet = fleet
         self._local = local
-        self._http = EngineHttp(tls)
+        self._http = EngineHttp(tls, "" if key is None else f"authorization: {bearer(key)}\r\n")
         self._services: dict[str, TokenService] = {}
         self._checks: dict[str, CheckResult] = {}
         self._urls: dict[str, tuple[FleetView, list[str]]] = {}

@@ -58,8 +58,7 @@ class RequestReader:
     ) -> tuple[RouteRequest, str]:
         """The request's id, pins, hints and mode from its headers and, where there is one, its body's `nvext`."""
         asked = self._asked(headers)
-        self._count += 1
-        request = RouteRequest(id=f"r-{self._prefix}{self._count:x}", model="")
+        request = RouteRequest(id=self.new_id(), model="")
         if body is not None:
             if body.nvext is not None:
                 asked, ids = with_nvext(asked, body.nvext)
@@ -82,6 +81,10 @@ class RequestReader:
             )
         request.weights = checked_weights(asked.weights)
         return request, self.settings.mode if asked.mode is None else self.mode(asked.mode)
+
+    def new_id(self) -> str:
+        self._count += 1
+        return f"r-{self._prefix}{self._count:x}"
 
     def _asked(self, headers: list[tuple[bytes, bytes]]) -> Asked | None:
         """What headers ask for. The heads of a client that asks for nothing repeat, and are the same list then."""

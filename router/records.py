@@ -7,9 +7,11 @@ arrays, so 1,000 workers cost about 100 KB each. The record is built only when s
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from router.model import Decision, WhyNot
+from router.model import Decision, RoutingError, WhyNot
 from router.policies.kv import KvWeights
 from router.reuse import potential_loads
 from router.shadow import ShadowCounts
@@ -19,10 +21,28 @@ _BYTES_PER_ROW = 118
 _BYTES_PER_DECISION = 2500
 
 
-class DecisionLog:
-    """The newest decisions by id, bounded in number and bytes; the oldest go first."""
+@dataclass(slots=True)
+class Refusal:
+    """A request that was not placed: `error` says why, with the limit and its value where it was one, and whom it
+    could have gone to."""
 
-    def __init__(self, most: int = 10_000, limit_bytes: int = 64 << 20) -> None:
+    id: str
+    request_id: str
+    mode: str
+    model: str
+    at: float
+    error: RoutingError
+    prompt_tokens: int = 0
+    waited_s: float = 0.0
+
+
+class DecisionLog:
+    """The newest decisions by id, bounded in number and bytes; the oldest go first. Refusals are kept apart, so that a
+    flood of them drives no decision out."""
+
+    def __init__(self, most: int = 10_000, limit_bytes: int = 64 << 20, most_refusals: int = 1000) -> None:
+        self.most_refusals = most_refusals
+        self._refused: OrderedDict[str, Refusal] = OrderedDict()
         self.most = most
         self.limit_bytes = limit_bytes
         self.bytes = 0
@@ -38,12 +58,28 @@ class DecisionLog:
             _id, old = self._kept.popitem(last=False)
             self.bytes -= _size(old)
 
-    def get(self, decision_id: str) -> Decision | None:
-        """By decision id, or by the request id of its newest decision."""
-        found = self._kept.get(decision_id)
+    def refuse(self, refusal: Refusal) -> None:
+        error = refusal.error
+        error.__traceback__ = error.__context__ = error.__cause__ = error.request = None  # these hold the whole request
+        self._refused[refusal.id] = refusal
+        rows = 0 if error.candidates is None else len(error.candidates)
+        most = min(self.most_refusals, max(self.limit_bytes // 4 // (_BYTES_PER_DECISION + _BYTES_PER_ROW * rows), 1))
+        while len(self._refused) > most:
+            self._refused.popitem(last=False)
+
+    def get(self, wanted: str) -> Decision | Refusal | None:
+        """By decision id, or by request id: the newest decision, else the newest refusal."""
+        found = self._kept.get(wanted) or self._refused.get(wanted)
         if found is not None:
             return found
-        return next((kept for kept in reversed(self._kept.values()) if kept.request_id == decision_id), None)
+        placed = next((kept for kept in reversed(self._kept.values()) if kept.request_id == wanted), None)
+        if placed is not None:
+            return placed
+        return next((kept for kept in reversed(self._refused.values()) if kept.request_id == wanted), None)
+
+    def refusals(self, count: int) -> list[Refusal]:
+        """Newest first."""
+        return list(islice(reversed(self._refused.values()), count))
 
     def newest(self, count: int) -> list[Decision]:
         """Newest first."""
@@ -112,6 +148,49 @@ def summary(decision: Decision) -> dict[str, Any]:
         "decide_us": decision.decide_us,
         "predicted_cached_tokens": decision.predicted_cached_tokens,
         "engine_cached_tokens": decision.engine_cached_tokens,
+        "waited_ms": round(decision.waited_s * 1e3, 3),
+    }
+
+
+def refusal_summary(refusal: Refusal) -> dict[str, Any]:
+    """A refusal as `/decisions` lists it."""
+    error = refusal.error
+    return {
+        "id": refusal.id,
+        "request_id": refusal.request_id,
+        "mode": refusal.mode,
+        "model": refusal.model,
+        "at": refusal.at,
+        "winner": None,
+        "reason": "refused",
+        "refused": {"status": error.status, "code": error.code, "message": str(error), "param": error.param}
+        | dict(error.extra or {}),
+        "prompt_tokens": refusal.prompt_tokens,
+        "waited_ms": round(refusal.waited_s * 1e3, 3),
+    }
+
+
+def refusal_record(refusal: Refusal) -> dict[str, Any]:
+    """The same with everybody it could have gone to, and the rule that removed each."""
+    rows = refusal.error.candidates
+    candidates = [] if rows is None else range(len(rows))
+    return {
+        **refusal_summary(refusal),
+        "candidates": [
+            {
+                "worker": rows.workers[row],
+                "dp_rank": rows.ranks[row],
+                "eligible": False,
+                "why_not": WhyNot(int(rows.why_not[row])).name.lower(),
+                "load": {
+                    "prefill_tokens": int(rows.prefill_tokens[row]),
+                    "decode_blocks": int(rows.decode_blocks[row]),
+                    "active_requests": int(rows.active_requests[row]),
+                },
+            }
+            for row in candidates
+            if rows is not None
+        ],
     }
 
 

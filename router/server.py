@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from router.admin.app import AdminApp
+from router.admin.guard import TokenGuard
 from router.admin.server import AdminServer
 from router.answers import kvctl_version
+from router.callers.gate import CallerCollector
 from router.core import CoreSettings, RoutingCore
 from router.dispatch import RequestDispatcher
 from router.feed import KvFeed
@@ -31,6 +34,9 @@ from router.fleet.breaker import Breaker, BreakerSettings
 from router.fleet.monitor import FleetMonitor
 from router.fleet.probe import EventSource
 from router.fleet.worker import Circuit, Worker
+from router.journal.access_log import AccessLogSettings
+from router.journal.parts import AccessLogCollector, JournalParts, PartError
+from router.journal.trace_settings import TraceSettings
 from router.metrics import RouterCollector, RouterStats
 from router.model import WorkerSpec
 from router.model_tokens import ModelTokens
@@ -48,6 +54,7 @@ from router.room_metrics import (
     ShadowCollector,
     TruthCollector,
 )
+from router.secret import Secret
 from router.shadow import Shadows
 from router.shared.lookup import LookupSettings, RedisLookup
 from router.shared.metrics import SharedCacheCollector
@@ -63,6 +70,7 @@ log = logging.getLogger("kvctl")
 _FIRST_ANSWERS = 5.0
 _RECLAIM_EVERY = 5.0
 _TICK = 0.5
+_KEYS_EVERY = 1.0
 
 
 class StartError(Exception):
@@ -95,6 +103,12 @@ class ServeSettings:
     tls: ServerFiles | None = None
     upstream_tls: EngineFiles = field(default_factory=EngineFiles)
     forwarded: ForwardedMode = ForwardedMode.OFF
+    api_keys_file: Path | None = None
+    upstream_key: Secret | None = None
+    admin_token: Secret | None = None
+    admin_open_metrics: bool = False
+    access_log: AccessLogSettings | None = None
+    traces: TraceSettings | None = None
 
 
 class Router:
@@ -104,11 +118,17 @@ class Router:
         self.settings = settings
         self.tls = tls
         loop = asyncio.get_running_loop()
+        try:
+            self.parts = parts = JournalParts(
+                settings.api_keys_file, settings.access_log, settings.traces, settings.dispatch.aliases
+            )
+        except PartError as error:
+            raise StartError(str(error)) from None
         self.core = RoutingCore(settings.core)
         self.stats = RouterStats()
         self.plane_stats = PlaneStats()
         self.log = DecisionLog()
-        self.tokens = ModelTokens(self.core.fleet, local, tls.engines.context)
+        self.tokens = ModelTokens(self.core.fleet, local, tls.engines.context, settings.upstream_key)
         self.feed = KvFeed(self.core, loop)
         if self.core.truth is not None:
             self.core.truth.resync = self.feed.resync
@@ -120,6 +140,7 @@ class Router:
             model=settings.dispatch.model,
             models_interval=10 * settings.health_interval,
             tls=tls.engines.context,
+            key=settings.upstream_key,
         )
         self.shadows = Shadows(settings.shadow, settings.core.policies, settings.core.seed) if settings.shadow else None
         if self.shadows is not None:
@@ -139,12 +160,16 @@ class Router:
             self.shadows,
             self.lookup,
             self.breaker,
+            parts.entrance,
+            parts.traces,
+            settings.upstream_key,
         )
         self.plane = DataPlane(
             self.dispatcher,
             settings.timeouts,
             settings.limits,
             self.plane_stats,
+            parts.journal,
             tls=None if tls.clients is None else tls.clients.context,
             engine_tls=tls.engines.context,
             forwarding=forwarding(settings.forwarded, tls=tls.clients is not None),
@@ -162,6 +187,10 @@ class Router:
             registry.register(ShadowCollector(self.shadows))
         if self.core.shared is not None:
             registry.register(SharedCacheCollector(self.core.shared, self.lookup))
+        if parts.gate is not None:
+            registry.register(CallerCollector(parts.gate))
+        if parts.access is not None:
+            registry.register(AccessLogCollector(parts.access))
         self.lmcache = None if settings.lmcache is None else self._controller(settings.lmcache, registry)
         admin = AdminApp(
             self.core,
@@ -173,7 +202,10 @@ class Router:
             shown_settings(settings),
             self.lmcache,
         )
-        self.admin = AdminServer(admin.app)
+        app: ASGIApp = admin.app
+        if settings.admin_token is not None:
+            app = TokenGuard(app, settings.admin_token, open_metrics=settings.admin_open_metrics)
+        self.admin = AdminServer(app)
         self._hurried = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -260,15 +292,15 @@ class Router:
             StartError: a port is taken, or the workers file cannot be read.
         """
         settings = self.settings
+        if settings.admin_token is None and not _loopback(settings.admin_host):
+            raise StartError(
+                f"--admin-host {settings.admin_host}: whoever reaches the admin port can change the fleet, so beyond "
+                "loopback it needs a token: set KVCTL_ADMIN_TOKEN or give --admin-token-file FILE "
+                "(--admin-open-metrics leaves /metrics open to a scraper)"
+            )
         data = await _listen(self.plane.start, settings.host, settings.port, "--port")
         if self.tls.clients is not None:
             data = data.replace("http", "https", 1)
-        if not _loopback(settings.admin_host):
-            log.warning(
-                "The admin port listens on %s: whoever reaches it can change the fleet; keep it on 127.0.0.1 or behind "
-                "a firewall",
-                settings.admin_host,
-            )
         admin = await _listen(self.admin.start, settings.admin_host, settings.admin_port, "--admin-port")
         if self.lmcache is not None:
             try:
@@ -293,11 +325,13 @@ class Router:
         self._spawn(self._reclaim())
         self._spawn(follow(self.tls.files))
         self._spawn(self._tick())
+        self._spawn(self.parts.follow_keys(_KEYS_EVERY))
         return data, admin
 
     def reload(self) -> None:
-        """Take certificates and keys again (SIGHUP)."""
+        """Take certificates and keys again, open the access log anew (SIGHUP)."""
         reload_all(self.tls.files)
+        self.parts.reopen()
 
     async def _reclaim(self) -> None:
         while True:
@@ -342,6 +376,7 @@ class Router:
         if self.lookup is not None:
             await self.lookup.close()
         await self.admin.stop()
+        await self.parts.close()
 
 
 def _loopback(host: str) -> bool:

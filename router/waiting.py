@@ -29,6 +29,7 @@ class _Waiter:
     future: Waiting
     place: Place
     began: float
+    mode: str = ""
     timer: asyncio.TimerHandle | None = None
 
 
@@ -55,7 +56,9 @@ class WaitingRoom:
         self._draining = False
         self._again = False
 
-    def admit(self, request: RouteRequest, cost: Callable[[], int], arrived: float, place: Place) -> Leg | Waiting:
+    def admit(
+        self, request: RouteRequest, cost: Callable[[], int], arrived: float, place: Place, mode: str = ""
+    ) -> Leg | Waiting:
         """Places the request now, or a future that ends with its leg or its refusal; cancelling it takes it out.
 
         `cost`: its uncached prompt tokens, asked only if it has to wait.
@@ -72,7 +75,7 @@ class WaitingRoom:
                     return place()
                 except AllBusy:
                     pass
-            waiter = _Waiter(asyncio.get_running_loop().create_future(), place, self._clock())
+            waiter = _Waiter(asyncio.get_running_loop().create_future(), place, self._clock(), mode)
             entry = Entry(request, max(cost(), 1), arrived, waiter, self._home(request))
             self.queue.enter(entry)
         except RoutingError as error:
@@ -123,6 +126,8 @@ class WaitingRoom:
                 extra={"limit": "queue-timeout", "value": limit, "current": round(self._clock() - waiter.began, 3)},
             )
         self.counts[error.code] += 1
+        entry.request.waited_s = self._clock() - waiter.began
+        error.request, error.mode = entry.request, waiter.mode
         waiter.future.set_result(self._refuse(error))
 
     def _drain(self, blocked: set[tuple[object, ...]]) -> None:
@@ -148,6 +153,7 @@ class WaitingRoom:
             self.queue.leave(entry, served=False)
             return
         result: Answer | Leg
+        entry.request.waited_s = self._clock() - waiter.began
         try:
             result = waiter.place()
         except AllBusy:
@@ -158,6 +164,7 @@ class WaitingRoom:
             return
         except RoutingError as error:
             self.counts["refused"] += 1
+            error.request, error.mode = entry.request, waiter.mode
             result = self._refuse(error)
             self.queue.leave(entry, served=False)
         except Exception as error:

@@ -28,7 +28,16 @@ from router.fleet.spec import SpecError, spec_from_item
 from router.fleet.worker import Worker
 from router.model import BadRequest, Decision, RoutingError
 from router.proxy.errors import error_body
-from router.records import DecisionLog, record, shown_shadow, shown_trust, summary
+from router.records import (
+    DecisionLog,
+    Refusal,
+    record,
+    refusal_record,
+    refusal_summary,
+    shown_shadow,
+    shown_trust,
+    summary,
+)
 from router.retry import CONTENT_PATHS
 
 MAX_BODY = 64 << 20
@@ -205,7 +214,10 @@ class AdminApp:
             if time.perf_counter() > until:
                 await asyncio.sleep(0)  # requests share this loop
                 until = time.perf_counter() + _SLICE
-        body = b'{"decisions":[%b],"kept":%d}' % (b",".join(shown), len(self.log))
+        refused = msgspec.json.encode(
+            [refusal_record(one) if full else refusal_summary(one) for one in self.log.refusals(min(count, 1000))]
+        )
+        body = b'{"decisions":[%b],"kept":%d,"refusals":%b}' % (b",".join(shown), len(self.log), refused)
         return Response(body, media_type="application/json")
 
     async def decision(self, request: Request) -> Response:
@@ -214,7 +226,7 @@ class AdminApp:
             raise HTTPException(
                 404, f"no decision or request '{request.path_params['id'][:200]}' among the newest {len(self.log)}"
             )
-        return _json(self._record(found))
+        return _json(refusal_record(found) if isinstance(found, Refusal) else self._record(found))
 
     def _record(self, decision: Decision) -> dict[str, Any]:
         return record(decision, self.core.settings.policies.weights)

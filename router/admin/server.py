@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 
 class _Quiet(uvicorn.Server):
@@ -20,7 +20,7 @@ class _Quiet(uvicorn.Server):
 class AdminServer:
     """Serves `app`. `start` raises OSError if the port is taken."""
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1, ws="none"
         )

@@ -19,6 +19,7 @@ from router.fleet.registry import MAX_ROWS, Fleet
 from router.fleet.spec import SpecError, read_workers_file
 from router.fleet.worker import Health, Worker
 from router.model import WorkerSpec
+from router.secret import Secret
 
 log = logging.getLogger("kvctl.fleet")
 
@@ -56,6 +57,7 @@ class FleetMonitor:
         model: str | None = None,
         models_interval: float = 10.0,
         tls: ssl.SSLContext | None = None,
+        key: Secret | None = None,
     ) -> None:
         self.fleet = fleet
         self.listener = listener
@@ -65,7 +67,7 @@ class FleetMonitor:
         self.models_interval = models_interval
         """Seconds after which a worker is asked for its models again."""
         self.file_errors = 0
-        self._prober = Prober(timeout, tls)
+        self._prober = Prober(timeout, tls, key)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._wake: dict[str, asyncio.Event] = {}

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import msgspec
 
+from router.secret import Secret, bearer
+
 MAX_ANSWER = 8 << 20
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}\s", re.MULTILINE)
 _LONGEST_NAME = 256
@@ -53,10 +55,12 @@ class EngineFacts:
 
 
 class Prober:
-    def __init__(self, timeout: float, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: checks the certificates of https engines; without it, what the system trusts does."""
+    def __init__(self, timeout: float, tls: ssl.SSLContext | None = None, key: Secret | None = None) -> None:
+        """`tls`: checks the certificates of https engines; without it, what the system trusts does. `key`: the
+        engines' API key."""
         self._http = httpx.AsyncClient(
             timeout=timeout,
+            headers={} if key is None else {"authorization": bearer(key)},
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             follow_redirects=False,
             trust_env=False,

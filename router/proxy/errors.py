@@ -77,7 +77,7 @@ def error_answer(
     """An `Answer` with that error; 429, 503 and 529 carry `Retry-After: retry_after` (seconds)."""
     if status in _RETRY_LATER:
         headers = (*headers, ("retry-after", str(retry_after)))
-    return Answer(status, error_body(status, message, code, param, extra), headers=headers)
+    return Answer(status, error_body(status, message, code, param, extra), headers=headers, code=code)
 
 
 def refusal(error: BadRequest) -> Answer:

@@ -62,6 +62,8 @@ class Answer:
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+    code: str = ""
+    """That of an error, for logs."""
 
 
 class Outcome(StrEnum):
@@ -147,15 +149,17 @@ class Dispatcher(Protocol):
 
 
 class Record(Protocol):
-    """What the plane notes of one request. Times are the loop's clock, 0 where it never came to that.
+    """What the plane notes of one request. Times are `time.monotonic`'s, 0 where it never came to that.
 
-    `leg`: the last one, `legs`: how many; `status`: what the client got, 0 for nothing; `outcome`: how the last leg
-    ended, None where there was none and the router answered itself; `sent`: the request went to the engine; `began`:
-    the first bytes of the answer's body went to the client; `bytes_out`: bytes of bodies passed on or answered.
+    `leg`: the last one, `legs`: how many; `answer`: the router's own, if it answered; `status`: what the client got, 0
+    for nothing; `outcome`: how the last leg ended, None where there was none and the router
+    answered itself; `sent`: the request went to the engine; `began`: the first bytes of the answer's body went to the
+    client; `bytes_out`: bytes of bodies passed on or answered.
     """
 
     leg: Leg | None
     legs: int
+    answer: Answer | None
     status: int
     outcome: Outcome | None
     sent: float

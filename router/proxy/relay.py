@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from router.proxy.errors import error_answer, gateway_answer, internal_answer
@@ -129,7 +130,7 @@ class Exchange:
         leg, head, body = self._leg, self._head, self.inbound.body
         assert leg is not None
         if self._record is not None:
-            self._record.sent = self._plane.loop.time()
+            self._record.sent = monotonic()
         lines = (without_headers(head.lines, leg.without) if leg.without else head.lines) + leg.upstream_lines
         if self._plane.forwarding is not None:
             lines = self._plane.forwarding.rewrite(self.inbound, lines)
@@ -166,7 +167,7 @@ class Exchange:
         record = self._record
         if record is not None:
             record.status = head.status
-            record.began = self._plane.loop.time()
+            record.began = monotonic()
             record.bytes_out += len(body)
         if self._watcher is not None:
             self._watch((data,) if payload is None else payload)
@@ -261,6 +262,7 @@ class Exchange:
         record = self._record
         if record is not None:
             record.status = answer.status
+            record.answer = answer
             record.bytes_out += 0 if self.bodiless else len(answer.body)
             self._close_record()
         client.answer(answer, keep=keep, http11=self._head.http11, bodiless=self.bodiless, lines=lines)

@@ -101,9 +101,10 @@ class _Connection(asyncio.Protocol):
 @dataclass(slots=True)
 class EngineHttp:
     """Keeps connections alive, by engine. `close` when done. `tls`: checks https engines; without it, what the system
-    trusts does."""
+    trusts does. `lines`: more header lines for each request."""
 
     tls: ssl.SSLContext | None = None
+    lines: str = field(default="", repr=False)
     _idle: dict[tuple[str, str], deque[_Connection]] = field(default_factory=dict)
 
     async def post(self, base: str, path: str, body: bytes) -> EngineAnswer:
@@ -115,7 +116,8 @@ class EngineHttp:
         url = urlsplit(base)
         head = (
             f"POST {url.path.rstrip('/')}{path} HTTP/1.1\r\nhost: {url.netloc}\r\nuser-agent: kvctl\r\n"
-            f"content-type: application/json\r\naccept: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"content-type: application/json\r\naccept: application/json\r\n{self.lines}"
+            f"content-length: {len(body)}\r\n\r\n"
         )
         request = head.encode("latin-1") + body
         idle = self._idle.setdefault((url.scheme, url.netloc), deque())

@@ -1,0 +1,1 @@
+"""What is kept and told of single requests: the access log, traces, the settling of callers' limits."""
