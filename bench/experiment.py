@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bench.arms import Arm, ArmError
-from bench.client.bodies import BodyStyle
+from bench.client.bodies import Api, BodyStyle
 from bench.client.load import BlockRun, LoadGenerator
 from bench.client.timing import Timing
 from bench.cold import ColdProof, ColdStarter, Nonces, first_is_cold, nonce_length, samples_by_worker, unexplained
 from bench.control import Control, Unreachable
 from bench.design import Block
 from bench.guards import BlockFacts
-from bench.metrics import Measured
+from bench.metrics import Measured, Measurements
 from bench.outages import Outages
 from bench.prime import prime_requests
 from bench.workload.describe import PrefixKeys
@@ -84,7 +84,8 @@ class Observer(Protocol):
 class RunOptions:
     """How the run is made. `model` None: the one that the arms serve. `timeout`: seconds for one request. `extra`:
     merged into each body. `duration`: seconds; no round begins that would end later. `prime`: see `bench.prime`.
-    `outages`: what is done to the fleet in every block.
+    `outages`: what is done to the fleet in every block. `api`, `words`, `real_answers`: see `BodyStyle`. `on_block`:
+    told of each block of the design when it has ended.
     """
 
     model: str | None = None
@@ -93,6 +94,14 @@ class RunOptions:
     duration: float | None = None
     prime: bool = False
     outages: Outages | None = None
+    api: Api = Api.COMPLETIONS
+    words: bool = False
+    real_answers: bool = False
+    on_block: Callable[[BlockResult], None] | None = None
+
+    def style(self, model: str, lead: tuple[Piece, ...] = ()) -> BodyStyle:
+        """The bodies of a block."""
+        return BodyStyle(model, self.extra, lead, self.api, self.words, self.real_answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,8 @@ class Runner:
         self._nonces: Nonces | None = None
         self.generator = LoadGenerator(self._text, timeout=options.timeout)
         self.experiment = Experiment("", "reset", actions_planned=bool(workload.actions))
+        texts = any(piece.text is not None for request in workload.requests for piece in request.pieces)
+        self._sends_ids = options.api is Api.COMPLETIONS and not options.words and not texts
         self._began = self._main_began = asyncio.get_running_loop().time()
 
     async def run(self, design: Design) -> None:
@@ -218,7 +229,7 @@ class Runner:
         """A few prompts of no workload through the arm: it works, its connections are open, its code is warm."""
         key = piece_key("warm-up", arm.name)
         requests = [Request(f"warm{i}", "", 0, "", 0, 0.02 * i, 2, (Piece(key ^ (i + 1), 64),)) for i in range(WARM_UP)]
-        style = BodyStyle(model, self._options.extra)
+        style = self._options.style(model)
         run = await self.generator.run(requests, arm.target, style, label="warm-up")
         bad = next((timing for timing in run.timings if not timing.ok), None)
         if bad is not None:
@@ -241,7 +252,7 @@ class Runner:
         proof = await self._cold(block)
         before = await self._control.workers(arm.admin) if arm.admin else None
         self._observer.block_started(block, requests)
-        style = BodyStyle(self.experiment.model, self._options.extra, proof.lead)
+        style = self._options.style(self.experiment.model, proof.lead)
         primed = await self._prime(block, arm, requests, style) if self._options.prime else []
         if self.experiment.interrupted:
             return False
@@ -259,6 +270,8 @@ class Runner:
         result = await self._result(block, arm, run, proof, before, primed)
         into.append(result)
         self._observer.block_ended(result)
+        if self._options.on_block is not None and into is self.experiment.blocks:
+            self._options.on_block(result)
         self.experiment.interrupted = run.interrupted
         return not run.interrupted
 
@@ -297,18 +310,16 @@ class Runner:
         if arm.admin and not run.interrupted:
             decisions = await self._control.decisions(arm.admin, 2 * len(run.requests) + 100)
             after = await self._control.workers(arm.admin)
-        measured = [
-            Measured(request, timing, decisions.get(timing.decision or ""))
-            for request, timing in zip(run.requests, run.timings, strict=True)
-        ]
+        measured = Measurements.block(run.requests, run.timings, decisions)
         keys = PrefixKeys(self._workload.vocabulary, proof.lead) if proof.lead else self._keys
         result = BlockResult(block, arm, BlockFacts(measured, run.watch, before, after), proof, run.start, prime=primed)
         result.interrupted = run.interrupted
         if not run.interrupted:
             everything = _with_prime(run, primed)
-            result.unexplained = unexplained(everything, keys)
+            if self._sends_ids:
+                result.unexplained = unexplained(everything, keys)
+                self._samples = samples_by_worker(run, self._text)
             self._check_cold(result, everything)
-            self._samples = samples_by_worker(run, self._text)
         return result
 
     def _check_cold(self, result: BlockResult, run: BlockRun) -> None:

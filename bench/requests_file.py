@@ -94,7 +94,6 @@ def row(block: BlockResult, m: Measured) -> dict[str, object]:
         **times,
         **latencies,
         "after": request.after,
-        "chunks": timing.events.content,
         "first_chunk_tokens": timing.n_first,
         "coalesced": timing.coalesced,
         "resent": timing.retried,

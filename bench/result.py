@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import csv
 import importlib.metadata
-import math
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import msgspec
 from bench.arms import Fleet
 from bench.design import HEADLINE, Block
 from bench.experiment import BlockResult, Experiment
-from bench.metrics import Measured, cached_ratio, distribution, values
+from bench.metrics import cached_ratio, distribution, values
 from bench.verdict import ArmResult, Verdict
 from bench.workload.describe import Summary
 from bench.workload.model import Workload
@@ -71,6 +70,8 @@ def result(
             "order": [names[block.arm] for block in plan],
             "rounds": len({block.round for block in plan}),
             "cold_start": experiment.way,
+            "loop": provenance.workload.loop,
+            "users": provenance.workload.users,
             "client_priority_raised": experiment.client_priority_raised,
             "primed": any(block.prime for block in experiment.blocks),
             "pilot": _pilot(verdict, len({block.round for block in plan})),
@@ -113,6 +114,7 @@ def _arm(arm: ArmResult) -> dict[str, object]:
         "blocks": len(arm.blocks),
         "requests": len(every),
         "failed": int((~every.ok).sum()),
+        "aborted": int(every.aborted.sum()),
         "metrics": arm.metrics,
         "ci95": arm.intervals(),
         "prime": _prime(arm),
@@ -121,6 +123,7 @@ def _arm(arm: ArmResult) -> dict[str, object]:
         "workers": arm.workers,
         "failures": arm.failures,
         "events": every.events(),
+        "output_tokens_sources": every.sources(),
         "client_cpu": max((block.facts.watch.cpu for block in arm.blocks), default=None),
     }
 
@@ -174,6 +177,8 @@ def _block(block: BlockResult) -> dict[str, object]:
             "wall_s": watch.wall,
             "connections_opened": watch.connections,
             "resent_on_new_connection": watch.retried,
+            "connections_peak": watch.peak,
+            "open_files_limit": watch.files,
         },
         "interrupted": block.interrupted,
     }
@@ -201,65 +206,6 @@ def packages() -> dict[str, str]:
     return found
 
 
-def rows(experiment: Experiment) -> Iterator[dict[str, object]]:
-    """One row a request, in the order of the run. Times t_* are seconds from the block's start."""
-    for block in experiment.blocks:
-        for m in block.facts.measured:
-            yield _row(block, m)
-
-
-def _row(block: BlockResult, m: Measured) -> dict[str, object]:
-    timing, request = m.timing, m.request
-    times = {
-        name: _number(moment - block.start)
-        for name, moment in (
-            ("t_sched", timing.t_sched),
-            ("t_send", timing.t_send),
-            ("t_hdr", timing.t_hdr),
-            ("t_first", timing.t_first),
-            ("t_last", timing.t_last),
-            ("t_end", timing.t_end),
-        )
-    }
-    latencies = {
-        name: _number(m.value(name))
-        for name in ("ttft_ms", "ttft_send_ms", "sched_lag_ms", "itl_ms", "stall_ms", "e2e_ms", "drain_ms")
-    }
-    return {
-        "id": request.id,
-        "arm": block.arm.name,
-        "block": block.block.index,
-        "round": block.block.round,
-        "session": request.session,
-        "turn": request.turn,
-        "group": request.group,
-        "ok": timing.ok,
-        "error": timing.error,
-        "detail": timing.detail,
-        "status": timing.status,
-        "worker": timing.worker,
-        "decision": timing.decision,
-        "decide_us": m.decision.decide_us if m.decision else None,
-        "prompt_tokens": timing.prompt_tokens if timing.prompt_tokens is not None else request.prompt_len,
-        "cached_tokens": timing.cached_tokens,
-        "predicted_cached_tokens": m.decision.predicted if m.decision else None,
-        "output_planned": request.output_len,
-        "output_tokens": timing.n_out,
-        "output_tokens_source": timing.n_out_source,
-        **times,
-        **latencies,
-        "first_chunk_tokens": timing.n_first,
-        "coalesced": timing.coalesced,
-        "resent": timing.retried,
-        "events": asdict(timing.events),
-        "interrupted": block.interrupted,
-    }
-
-
-def _number(value: float) -> float | None:
-    return round(value, 6) if math.isfinite(value) else None
-
-
 def summary_rows(verdict: Verdict) -> list[dict[str, object]]:
     """summary.csv: a row an arm and metric."""
     found: list[dict[str, object]] = []
@@ -273,14 +219,11 @@ def summary_rows(verdict: Verdict) -> list[dict[str, object]]:
     return found
 
 
-def write(folder: Path, data: dict[str, object], experiment: Experiment, verdict: Verdict) -> None:
-    """Writes result.json, requests.jsonl and summary.csv into `folder`, which is made if need be."""
+def write(folder: Path, data: dict[str, object], verdict: Verdict) -> None:
+    """Writes result.json and summary.csv into `folder`, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
     encoded = msgspec.json.format(msgspec.json.encode(data), indent=2)
     (folder / "result.json").write_bytes(encoded + b"\n")
-    with (folder / "requests.jsonl").open("wb") as file:
-        for row in rows(experiment):
-            file.write(msgspec.json.encode(row) + b"\n")
     with (folder / "summary.csv").open("w", newline="", encoding="utf-8") as text:
         writer = csv.DictWriter(text, ["arm", "metric", "statistic", "value"])
         writer.writeheader()

@@ -29,6 +29,7 @@ from bench.outages import Outages
 from bench.pilot import pilot_blocks, read_pilot, rounds_of
 from bench.report.progress import Display
 from bench.report.study import point_line
+from bench.requests_file import RequestsFile, write_requests
 from bench.result import Provenance, result, write
 from bench.settings import Settings, check_workload, first_slices, make_workload, sim_options
 from bench.study import Point, Study, study
@@ -112,7 +113,9 @@ def bench(settings: Settings, console: Console) -> Outcome:
     if rates is not None:
         data |= study_data(rates)
     if settings.out is not None:
-        write(settings.out, data, measured, reached)
+        if rates is not None:
+            write_requests(settings.out, measured.blocks)
+        write(settings.out, data, reached)
         _reports(settings.out, data, reached, console)
     return Outcome(reached, data, rates)
 
@@ -189,6 +192,9 @@ def _run_options(settings: Settings, workload: Workload, fleet: Fleet) -> RunOpt
         settings.duration,
         prime=settings.prime,
         outages=outages,
+        api=settings.api,
+        words=settings.words,
+        real_answers=settings.real_answers,
     )
 
 
@@ -197,7 +203,11 @@ def _measure(
 ) -> Experiment:
     spans = [workload.of_slice(index)[-1].at for index in range(workload.slices)]
     options = _run_options(settings, workload, fleet)
-    with raised_priority() as raised, Display(console, spans) as display:
+    with contextlib.ExitStack() as stack:
+        if settings.out is not None:
+            options = replace(options, on_block=stack.enter_context(RequestsFile(settings.out)).add)
+        raised = stack.enter_context(raised_priority())
+        display = stack.enter_context(Display(console, spans))
         measured = _run(lambda: experiment.run(workload, arms, design, options, display))
     if not any(not block.interrupted for block in measured.blocks):
         raise NothingMeasured("stopped before the first block was complete: nothing to report")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.arms import SimOptions
+from bench.client.bodies import Api
 from bench.metrics import Slo
 from bench.pilot import Auto
 from bench.slo import Target
@@ -59,6 +60,9 @@ class Settings:
     model: str | None = None
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     body: dict[str, object] = field(default_factory=dict)
+    api: Api = Api.COMPLETIONS
+    words: bool = False
+    real_answers: bool = False
     serve_args: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     slo: Slo | None = None
@@ -131,6 +135,10 @@ def check_workload(settings: Settings, workload: Workload) -> None:
         raise WorkloadError(
             f"workload {workload.name} kills engines: only those started here; leave out --worker, --url"
         )
+    if settings.real_answers and settings.api is Api.COMPLETIONS:
+        raise WorkloadError("--real-answers puts answers into messages: give --api chat or --api responses with it")
+    if settings.real_answers and not any(request.after for request in workload.requests):
+        raise WorkloadError(f"--real-answers: no turn of workload {workload.name} waits for the answer before it")
     if settings.asks_study and workload.actions:
         raise WorkloadError(f"workload {workload.name} kills engines: no rate of it is stable, so it has no capacity")
     if settings.asks_study and workload.users is not None:

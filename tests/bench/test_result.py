@@ -17,6 +17,7 @@ from bench.report import plots
 from bench.report.html import html
 from bench.report.markdown import markdown
 from bench.report.terminal import render
+from bench.requests_file import write_requests
 from bench.result import Provenance, result, write
 from bench.verdict import Verdict, reach
 from bench.workload.describe import describe
@@ -36,7 +37,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Verdict]:
     verdict = reach(arms, found, [], None, Limits(errors=0.1), 0, draws=200)
     made = workload()
     provenance = Provenance("0.1.0", ["bench"], 0, made, describe(made), Fleet("2 engines", []))
-    write(folder, result(verdict, found, plan(2, 8, 0), provenance), found, verdict)
+    write(folder, result(verdict, found, plan(2, 8, 0), provenance), verdict)
+    write_requests(folder, found.blocks)
     return folder, verdict
 
 
