@@ -11,7 +11,7 @@ help:
 	@echo 'make test       run the tests'
 	@echo 'make test-real  the same promises on a real vLLM (CPU): installs it first, 4 GB, about 25 minutes'
 	@echo 'make bench-sim  how far a live simulated engine distorts its own timing'
-	@echo 'make bench-decide  how long a routing decision takes'
+	@echo 'make bench-decide  how long a routing decision takes, beside Dynamo (installed into .peers-decide)'
 	@echo 'make soak       an hour of mixed traffic before engines that are killed and hung (MINUTES=3 for less)'
 	@echo 'make check-pages  write docs/checks, a page a check of kvctl validate'
 	@echo 'make bench-kv-cost  kv counting in time against blocks, engines alike and mixed'
@@ -46,7 +46,7 @@ bench-sim: $(VENV)/.ready
 	$(PY) scripts/bench_sim.py
 
 bench-decide: $(VENV)/.ready
-	$(PY) scripts/bench_decide.py
+	bash scripts/bench_decide.sh $(PY) --write docs/performance.md
 
 soak: $(VENV)/.ready
 	$(PY) scripts/soak.py --minutes $(MINUTES)

@@ -5,10 +5,11 @@ The shared core of `index.py` (what engines say), `predict.py` (what routing mak
 (what live requests use). One owner, no locks: the event loop. Kernels are restartable; this class gives them
 room.
 
-Cost: growing doubles one pool and refills its hash table, about 80 ns an entry (80 ms at a million entries, a
-handful of times in a life; `reserve` does it ahead). Pools grow in place, and a hash table is given back before its
-larger one is made, so that memory stays within `bytes`; only the small pool of set words is copied. At the limit, room
-is made by forgetting 1/64 of the nodes by CLOCK, never a full sweep a call.
+Cost: a pool doubles up to 65,536 entries and then grows by an eighth, which costs little; its hash table doubles and
+is refilled, about 80 ns an entry (80 ms at a million entries, a handful of times in a life; `reserve` does it ahead).
+Pools grow in place, and a hash table is given back before its larger one is made, so that memory stays within `bytes`;
+only the small pool of set words is copied. At the limit, room is made by forgetting 1/64 of the nodes by CLOCK, never a
+full sweep a call.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Int64s = npt.NDArray[np.int64]
 
 UNLIMITED: Final = 1 << 62
 _START: Final = 256
+_LARGE: Final = 1 << 16
 _NO_TABLE: Final = np.zeros(0, np.int32)
 _EVICT_SHARE: Final = 64
 
@@ -167,7 +169,7 @@ class BlockTable:
             at.NEED_WORDS: (self._words, None, at.WORD.itemsize),
         }[need]
         left = self.limit - self.bytes
-        for eighths in (16, 12, 10, 9):
+        for eighths in (16, 12, 10, 9) if len(pool) < _LARGE else (9,):
             capacity = len(pool) * eighths // 8
             size = 0 if table is None else _table_size(capacity)
             more = (capacity - len(pool)) * each + 4 * (size - (0 if table is None else len(table)))
