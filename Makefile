@@ -4,7 +4,7 @@ MINUTES ?= 60
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real bench-sim bench-decide bench-kv-cost soak check-pages lint format clean
+.PHONY: help demo test test-real bench-sim bench-decide bench-kv-cost bench-aa bench-accept soak check-pages lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
@@ -14,6 +14,8 @@ help:
 	@echo 'make bench-decide  how long a routing decision takes, beside Dynamo (installed into .peers-decide)'
 	@echo 'make soak       an hour of mixed traffic before engines that are killed and hung (MINUTES=3 for less)'
 	@echo 'make check-pages  write docs/checks, a page a check of kvctl validate'
+	@echo 'make bench-aa   40 runs of kvctl bench on equal arms, and one on unequal ones: what it claims (40 minutes)'
+	@echo 'make bench-accept  no-sharing, overload, hot-spot: what kvctl bench has to say of them'
 	@echo 'make bench-kv-cost  kv counting in time against blocks, engines alike and mixed'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove what the targets made'
@@ -54,6 +56,12 @@ soak: $(VENV)/.ready
 check-pages: $(VENV)/.ready-test
 	$(PY) scripts/check_pages.py --examples
 
+bench-aa: $(VENV)/.ready
+	$(PY) scripts/bench_aa.py
+
+bench-accept: $(VENV)/.ready
+	$(PY) scripts/bench_accept.py
+
 bench-kv-cost: $(VENV)/.ready
 	bash scripts/bench_kv_cost.sh $(PY) bench-kv-cost-out
 
@@ -67,4 +75,4 @@ format: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-out bench-kv-cost-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-out bench-aa-out bench-kv-cost-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
