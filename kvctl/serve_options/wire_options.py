@@ -129,10 +129,7 @@ def max_body(text: str) -> int:
     Raises:
         Problem
     """
-    found = size(text, "--max-body")
-    if found < 1:
-        raise Problem("--max-body must be 1 byte at least")
-    return found
+    return size(text, "--max-body")
 
 
 def max_head(text: str) -> int:

@@ -15,6 +15,7 @@ from router.proxy.errors import BadChunk, BodyTooLarge
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;" + _TOKEN + rb"(?:=" + _TOKEN + rb")?)*\r\n")
 _TRAILER_LINE = re.compile(_TOKEN + rb":[\t -~\x80-\xff]*\r\n")
+_NEVER_TRAILERS = (b"content-length:", b"transfer-encoding:")
 _LONGEST_LINE = 1024
 _LONGEST_TRAILERS = 8192
 
@@ -84,6 +85,8 @@ class ChunkScanner:
                 if match is None:
                     self._keep(data, pos)
                     break
+                if match[0].lower().startswith(_NEVER_TRAILERS):
+                    raise BadChunk("a trailer speaks of framing")
                 self._trailers += match.end() - pos
                 if self._trailers > _LONGEST_TRAILERS:
                     raise BadChunk("the trailers are too long")

@@ -22,7 +22,7 @@ ONE = Path("one.pem")
         (lambda: engine_files(None, None, ONE, False), "give it too, with --upstream-tls-cert"),
         (lambda: engine_files(ONE, None, None, True), "--upstream-tls-insecure checks nothing"),
         (lambda: max_body("many"), "--max-body"),
-        (lambda: max_body("0"), "--max-body must be 1 byte at least"),
+        (lambda: max_body("0"), "--max-body 0"),
         (lambda: max_head("1GiB"), "--max-head must be from 256 bytes to 16MiB"),
         (lambda: max_head("255"), "--max-head must be from 256 bytes"),
     ],

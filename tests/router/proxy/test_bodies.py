@@ -118,6 +118,8 @@ def test_damaged_body_that_is_taken_is_read_by_llhttp_in_the_same_way(
         b"0\r\nno colon\r\n\r\n",
         b"0\r\n folded: x\r\n\r\n",
         b"0\r\nX: \0\r\n\r\n",
+        b"0\r\nX: y\r\nTransfer-Encoding: identity\r\n\r\n",
+        b"0\r\ncontent-length: 1\r\n\r\n",
         b"5" * 2000,
         b"0\r\n" + b"X: y\r\n" * 2000,
     ],

@@ -78,6 +78,8 @@ CHUNKS = {
     "empty size": b"\r\nhello\r\n0\r\n\r\n",
     "trailer that is folded": b"0\r\nX: a\r\n b\r\n\r\n",
     "trailer without a colon": b"0\r\nX\r\n\r\n",
+    "trailer that is a length": b"5\r\nhello\r\n0\r\nContent-Length: 9\r\n\r\n",
+    "trailer that is a coding": b"0\r\nA: b\r\ntransfer-ENCODING: identity\r\n\r\n",
     "trailer with a bare line feed": b"0\r\nX: a\n\r\n",
 }
 REFUSED = FRAMING | {name: head(TE) + body for name, body in CHUNKS.items()}
@@ -110,7 +112,7 @@ TAKEN = {
     "zeros before a size": head(TE) + b"00005\r\nhello\r\n000\r\n\r\n",
     "size in capitals": head(TE) + b"A\r\n0123456789\r\n0\r\n\r\n",
     "extensions": head(TE) + b"5;a;b=c\r\nhello\r\n0;d\r\n\r\n",
-    "trailers": head(TE, b"Trailer: X-Sum") + b"5\r\nhello\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\n\r\n",
+    "trailers": head(TE, b"Trailer: X-Sum") + b"5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n",
     "zeros before a length": head(b"Content-Length: 0005") + b"hello",
     "spaces around a length": head(b"Content-Length:  5 \t") + b"hello",
     "length of a GET": head(CL5, first=b"GET /v1/models HTTP/1.1") + b"hello",
