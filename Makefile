@@ -4,7 +4,7 @@ MINUTES ?= 60
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real bench-sim bench-decide bench-kv-cost bench-aa bench-accept soak check-pages lint format clean
+.PHONY: help demo test test-real bench-sim bench-decide bench-proxy bench-kv-cost bench-aa bench-accept soak check-pages lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
@@ -13,6 +13,7 @@ help:
 	@echo 'make bench-sim  how far a live simulated engine distorts its own timing'
 	@echo 'make bench-decide  how long a routing decision takes, beside Dynamo (installed into .peers-decide)'
 	@echo 'make soak       an hour of mixed traffic before engines that are killed and hung (MINUTES=3 for less)'
+	@echo 'make bench-proxy  the proxy beside vllm-router, SMG and Envoy: installs them first (400 MB), 12 minutes'
 	@echo 'make check-pages  write docs/checks, a page a check of kvctl validate'
 	@echo 'make bench-aa   40 runs of kvctl bench on equal arms, and one on unequal ones: what it claims (40 minutes)'
 	@echo 'make bench-accept  no-sharing, overload, hot-spot: what kvctl bench has to say of them'
@@ -52,6 +53,9 @@ bench-decide: $(VENV)/.ready
 
 soak: $(VENV)/.ready
 	$(PY) scripts/soak.py --minutes $(MINUTES)
+
+bench-proxy: $(VENV)/.ready
+	bash scripts/bench_proxy.sh $(PY) --out docs/performance.md
 
 check-pages: $(VENV)/.ready-test
 	$(PY) scripts/check_pages.py --examples

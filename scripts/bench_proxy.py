@@ -1,4 +1,4 @@
-"""How fast the proxy is, beside other routers: see bench/proxy. Prints Markdown and writes it into docs/performance.md."""
+"""How fast the proxy is beside other routers, as Markdown: see bench/proxy."""
 
 from __future__ import annotations
 

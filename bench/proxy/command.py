@@ -1,4 +1,4 @@
-"""The command line of `make bench-proxy`: options, the rounds, the report. Writes docs/performance.md between its marks."""
+"""The command line of `make bench-proxy`: options, rounds, report. Writes a document's marked block, if asked."""
 
 from __future__ import annotations
 

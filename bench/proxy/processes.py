@@ -93,7 +93,7 @@ def start(
                 stderr=file,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
-                preexec_fn=settle,  # noqa: PLW1509
+                preexec_fn=settle,
             )
         except OSError as error:
             raise NotStarted(f"{command[0]}: {error.strerror}") from None

@@ -22,10 +22,10 @@ _VOCABULARY = 1000
 _PROMPT_IDS = (600, 400)
 _WORDS_A_TURN = 155
 _IDS_STAMP = 3
-_WORDS = (
+_SOURCE = (
     "please explain how the cache of a server keeps what was computed before and why it matters when many people "
     "ask about the same long document one after another with small changes at the end of each question they send"
-).split()
+)
 
 
 class Load(StrEnum):
@@ -105,8 +105,8 @@ def token_ids(conversation: int, turns: int) -> list[int]:
 
 
 def _text(conversation: int, turn: int) -> str:
-    rng = random.Random(conversation * 10_007 + turn)
-    return " ".join(rng.choice(_WORDS) for _ in range(_WORDS_A_TURN))
+    rng, words = random.Random(conversation * 10_007 + turn), _SOURCE.split()
+    return " ".join(rng.choice(words) for _ in range(_WORDS_A_TURN))
 
 
 def _post(path: str, body: dict[str, object], stamp: str = "") -> Template:

@@ -174,7 +174,9 @@ def _streams(plan: Plan, outcome: Outcome, figures: Figures) -> str:
         cost = figures.median(arm.name, "item")
         streams = "" if cost is None else f"{1e6 / cost / 64:,.0f}"
         held = next((one for one in outcome.rounds[arm.name] if one.held is not None), None)
-        memory = "" if held is None or held.held is None else f"{(held.held.memory - held.memory) / plan.held / 1e3:.1f}"
+        memory = (
+            "" if held is None or held.held is None else f"{(held.held.memory - held.memory) / plan.held / 1e3:.1f}"
+        )
         rows.append(f"| {arm.title} | {rate:,.0f} | {_cell(figures, arm, 'item')} | {streams} | {memory} |")
     return "\n".join(rows)
 
@@ -198,10 +200,8 @@ def _notes(plan: Plan, outcome: Outcome) -> list[str]:
     notes = []
     for arm in plan.arms:
         if arm.name in outcome.failed:
-            kept = len(outcome.rounds.get(arm.name, []))
-            notes.append(
-                f"{arm.title} ({arm.name}): {kept} of {plan.rounds} rounds; the last failure: {outcome.failed[arm.name]}"
-            )
+            kept, why = len(outcome.rounds.get(arm.name, [])), outcome.failed[arm.name]
+            notes.append(f"{arm.title} ({arm.name}): {kept} of {plan.rounds} rounds; the last failure: {why}")
         rounds = outcome.rounds.get(arm.name, [])
         if any(_client_bound(arm, one.closed) for one in rounds):
             notes.append(

@@ -129,25 +129,38 @@ class Bench:
         """Raises NotStarted: the arm could not be started, or did not do its work."""
         plan, found = self.plan, Measured()
         with self.running(arm) as (targets, pids):
-
-            def run(kind: str, load: Load, connections: int, seconds: float, **more: float) -> Result:
-                result = self.job(Job(kind, load, targets, seconds, connections, pids=pids, **more))  # type: ignore[arg-type]
-                if result.error:
-                    raise processes.NotStarted(f"{kind}: {result.error}")
-                return result
-
             busy, cpu = processes.core_busy(self.place.core), processes.cpu_seconds(pids)
             began = time.monotonic()
-            found.closed = run("closed", arm.load, CONNECTIONS, plan.seconds)
-            found.paced = run("paced", arm.load, CONNECTIONS, plan.seconds, rate=PACED)
+            found.closed = self.measured(arm, targets, pids, "closed", plan.seconds)
+            found.paced = self.measured(arm, targets, pids, "paced", plan.seconds, rate=PACED)
             if arm.streams:
-                found.streams = run("streams", Load.STREAM, plan.streams, plan.seconds)
+                found.streams = self.measured(
+                    arm, targets, pids, "streams", plan.seconds, load=Load.STREAM, connections=plan.streams
+                )
             others = processes.core_busy(self.place.core) - busy - (processes.cpu_seconds(pids) - cpu)
             found.foreign = max(others, 0.0) / (time.monotonic() - began)
             if held and arm.streams and pids:
                 found.memory = processes.memory_bytes(pids)
-                found.held = run("streams", Load.HOLD, plan.held, 1.0)
+                found.held = self.measured(arm, targets, pids, "streams", 1.0, load=Load.HOLD, connections=plan.held)
         return found
+
+    def measured(
+        self,
+        arm: Arm,
+        targets: list[tuple[str, int]],
+        pids: list[int],
+        kind: str,
+        seconds: float,
+        *,
+        load: Load | None = None,
+        connections: int = CONNECTIONS,
+        rate: float = 0.0,
+    ) -> Result:
+        """One job against a running arm. Raises NotStarted: something failed."""
+        result = self.job(Job(kind, load or arm.load, targets, seconds, connections, rate=rate, pids=pids))
+        if result.error:
+            raise processes.NotStarted(f"{kind}: {result.error}")
+        return result
 
 
 def run(plan: Plan) -> Outcome:

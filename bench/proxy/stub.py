@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
 
 
 def announced(engines: list[Engine], tokenizer: LocalTokenizer) -> None:
-    """Give each engine its share of the prompts, as blocks that it says it holds, and all of them the ids of each chat."""
+    """Give each engine its share of the prompts, as blocks that it says it holds, and all the ids of each chat."""
     rendered: dict[tuple[int, int], bytes] = {}
     key = 1
     for conversation in range(prompts.CONVERSATIONS):
