@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvctl import __version__, bench_design, bench_workload
+from kvctl import __version__, bench_client, bench_design, bench_workload
 from kvctl.errors import INCONCLUSIVE, UNREACHABLE, Problem
 from kvctl.options import ConfigFile, option
 
@@ -156,6 +156,9 @@ def bench(
             help="More fields for each request body.",
         ),
     ] = None,
+    api: bench_client.Api = bench_client.ApiName.COMPLETIONS,
+    words: bench_client.Words = False,
+    real_answers: bench_client.RealAnswers = False,
     seed: Annotated[int, option("--seed", rich_help_panel=_LOAD, help="Of workload and order.")] = 0,
     blocks: bench_design.Blocks = None,
     aa: bench_design.Aa = None,
@@ -232,6 +235,7 @@ def bench(
 
     from bench import run
     from bench.arms import ArmError
+    from bench.client.bodies import Api
     from bench.gate import GateError
     from bench.metrics import Slo
     from bench.settings import Settings
@@ -268,6 +272,9 @@ def bench(
             model=model,
             vocabulary=_vocabulary(id_range),
             body=_body(body),
+            api=Api(api.value),
+            words=words,
+            real_answers=real_answers,
             serve_args=tuple(serve_arg or ()),
             gates=tuple(gate or ()),
             slo=Slo.parse(slo) if slo else None,
