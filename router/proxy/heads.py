@@ -296,7 +296,7 @@ def read_response(raw: bytes, bodiless: bool) -> ResponseHead:
         head.keep_alive = b"close" not in named and (http11 or b"keep-alive" in named)
         extra = named - HOP_BY_HOP - {b"close", b"", b"content-length", b"content-type"}
         if extra:
-            lines = [line for line in lines if line.partition(b":")[0].lower() not in extra]
+            lines[1:] = [line for line in lines[1:] if line.partition(b":")[0].lower() not in extra]
     head.lines = b"\r\n".join(lines) + b"\r\n"
     head.length = _answer_length(head, length, coding, http11, bodiless)
     return head

@@ -275,6 +275,11 @@ def test_response_head_that_is_read_is_one_for_llhttp_too(lines: list[bytes]) ->
     assert seen.complete == (head.length >= 0)
 
 
+def test_a_status_line_is_no_header_that_connection_could_name() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nConnection: HTTP/1.1 200 OK, x-a\r\nX-A: 1\r\ncontent-length: 0\r\n\r\n"
+    assert read_response(raw, False).lines == b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n"
+
+
 def test_an_engine_does_not_speak_for_the_router() -> None:
     raw = b"HTTP/1.1 200 OK\r\nX-Kvctl-Worker: fake\r\nx-other: 1\r\ncontent-length: 0\r\n\r\n"
     assert read_response(raw, False).lines == b"HTTP/1.1 200 OK\r\nx-other: 1\r\ncontent-length: 0\r\n"
