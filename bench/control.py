@@ -5,6 +5,7 @@ Every call has a timeout and answers with what it learned or None; only `Unreach
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from types import TracebackType
@@ -48,6 +49,9 @@ class Control:
     """One HTTP client for control calls. Use as an async context manager."""
 
     def __init__(self, timeout: float = 30.0) -> None:
+        token = os.environ.get("KVCTL_ADMIN_TOKEN", "").strip()
+        self._admin = {"authorization": f"Bearer {token}"} if token else {}
+        """Sent to admin ports only."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=5.0), limits=limits, trust_env=False)
 
@@ -117,13 +121,13 @@ class Control:
         return cached if isinstance(cached, int) else None
 
     async def reset_router(self, admin: str) -> None:
-        answer = await self._call("POST", f"{admin}/reset")
+        answer = await self._call("POST", f"{admin}/reset", headers=self._admin)
         if answer.status_code != 200:
             raise Unreachable(f"POST {admin}/reset: HTTP {answer.status_code}")
 
     async def decisions(self, admin: str, limit: int) -> dict[str, DecisionFacts]:
         """The newest decisions of a router by id; empty where it has no such page."""
-        answer = await self._call("GET", f"{admin}/decisions", params={"limit": str(limit)})
+        answer = await self._call("GET", f"{admin}/decisions", params={"limit": str(limit)}, headers=self._admin)
         data = _json(answer) if answer.status_code == 200 else None
         rows = data.get("decisions") if isinstance(data, dict) else data
         if not isinstance(rows, list):
@@ -136,7 +140,7 @@ class Control:
 
     async def workers(self, admin: str) -> frozenset[str] | None:
         """The ids of a router's workers; None where it has no such page."""
-        answer = await self._call("GET", f"{admin}/workers")
+        answer = await self._call("GET", f"{admin}/workers", headers=self._admin)
         data = _json(answer) if answer.status_code == 200 else None
         rows = data.get("workers") if isinstance(data, dict) else data
         if not isinstance(rows, list):

@@ -35,7 +35,7 @@ from checks.sources.inventory import Inventory, Lister
 from checks.sources.kubernetes import Cluster
 from checks.sources.logs import LogReader, Logs
 from checks.sources.pace import Pace
-from checks.sources.pages import Reader, decoded
+from checks.sources.pages import Reader, admin_token, decoded
 from checks.sources.phases import Measurement, Reading
 from checks.sources.run import Progress, Run
 from checks.sources.scrapes import Place
@@ -114,7 +114,7 @@ def _of_cluster(run: Run) -> Snapshot:
 def _of_processes(run: Run) -> Snapshot:
     request = run.request
     with Pages(concurrency=request.concurrency, deadline=run.deadline) as http:
-        reader = Reader(run.tape, None, None if run.tape.replaying else http)
+        reader = Reader(run.tape, None, None if run.tape.replaying else http, admin_token(request))
         bases = list(dict.fromkeys(_url("--router", one) for one in request.routers))
         given = list(dict.fromkeys(_url("--worker", one) for one in request.workers))
         if both := next((one for one in given if one in bases), None):

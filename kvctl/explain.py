@@ -9,6 +9,7 @@ import typer
 
 from kvctl.errors import FAILED, UNREACHABLE, USAGE, Problem
 from kvctl.options import ConfigFile, option
+from kvctl.secret_options import AdminTokenFile, admin_headers
 
 
 def explain(
@@ -30,6 +31,7 @@ def explain(
         option("--mode", help="With --prompt or --request: as this mode would decide."),
     ] = None,
     admin: Annotated[str, option("--admin", help="The router's admin port.")] = "http://127.0.0.1:9090",
+    admin_token_file: AdminTokenFile = None,
     output: Annotated[str, option("--output", "-o", help="table or json.")] = "table",
     config: ConfigFile = None,
 ) -> None:
@@ -54,8 +56,9 @@ def explain(
     import httpx
     import msgspec
 
+    headers = admin_headers(admin_token_file)
     try:
-        with httpx.Client(base_url=admin, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=admin, timeout=30, trust_env=False, headers=headers) as client:
             if decision is not None:
                 answer = client.get(f"/decisions/{quote(decision, safe='')}")
             else:
@@ -80,9 +83,12 @@ def explain(
     if output == "json":
         typer.echo(msgspec.json.encode(data).decode())
         return
-    from kvctl.render import decision_report
+    from kvctl.render import decision_report, refusal_report
 
-    decision_report(data)
+    if data.get("winner") is None:
+        refusal_report(data)
+    else:
+        decision_report(data)
 
 
 def _refusal(data: Any, status: int, admin: str) -> str:

@@ -57,6 +57,7 @@ COMMANDS = {
     "bench": "kvctl.bench",
     "sim": "kvctl.sim",
     "explain": "kvctl.explain",
+    "keys": "kvctl.keys",
 }
 """Each command and the module with the function of its name, or with the `group` that holds it and its subcommands."""
 

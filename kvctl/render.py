@@ -25,7 +25,7 @@ def decision_report(decision: dict[str, Any]) -> None:
         prompt = "prompt not read: this mode does not look at blocks"
     console.print(
         f"{prompt}, engine reported {_or_dash(decision['engine_cached_tokens'])} cached; "
-        f"decided in {decision['decide_us']:.0f} µs"
+        f"decided in {decision['decide_us']:.0f} µs" + _waited(decision)
     )
     if decision["degraded"]:
         console.print(f"[yellow]degraded:[/yellow] {', '.join(decision['degraded'])}")
@@ -69,6 +69,36 @@ def decision_report(decision: dict[str, Any]) -> None:
     )
 
 
+def refusal_report(refusal: dict[str, Any]) -> None:
+    """Why a request was not placed, and what barred each candidate."""
+    console = Console(highlight=False)
+    refused = refusal["refused"]
+    console.print(
+        f"[bold]{escape(refusal['id'])}[/bold]  mode {escape(refusal['mode'])}, model "
+        f"{escape(refusal['model'] or '-')}: [bold]refused[/bold] with {refused['status']} {escape(refused['code'])}"
+    )
+    console.print(escape(refused["message"]))
+    if refusal["waited_ms"]:
+        console.print(f"it had waited {refusal['waited_ms']:.0f} ms in the queue")
+    if not refusal["candidates"]:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("worker", overflow="fold")
+    for heading in ("to compute", "live", "requests"):
+        table.add_column(heading, justify="right")
+    table.add_column("barred by", overflow="fold")
+    for row in refusal["candidates"]:
+        load = row["load"]
+        table.add_row(
+            escape(f"{row['worker']}/{row['dp_rank']}" if row["dp_rank"] else row["worker"]),
+            str(load["prefill_tokens"]),
+            str(load["decode_blocks"]),
+            str(load["active_requests"]),
+            row["why_not"],
+        )
+    console.print(table)
+
+
 def _held(overlap: dict[str, int]) -> str:
     """`38`, or with slower tiers `30 + 8 host`."""
     slower = [f"{blocks} {tier}" for tier, blocks in overlap.items() if tier != "device" and blocks]
@@ -82,6 +112,10 @@ def _adds_up(candidates: list[dict[str, Any]]) -> bool:
         abs(sum(term["value"] for term in row["terms"]) - row["cost"]) <= 1e-6 * max(1.0, abs(row["cost"]))
         for row in candidates
     )
+
+
+def _waited(decision: dict[str, Any]) -> str:
+    return f" after {decision['waited_ms']:.0f} ms in the queue" if decision.get("waited_ms") else ""
 
 
 def _or_dash(value: Any) -> str:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from kvctl.errors import FAILED, Problem
 from kvctl.options import ConfigFile
-from kvctl.serve_options import failures_options, fleet_options, limits_options, routing_options, wire_options
+from kvctl.secret_options import admin_token as admin_token_of
+from kvctl.secret_options import secret_of
+from kvctl.serve_options import (
+    callers_options,
+    failures_options,
+    fleet_options,
+    limits_options,
+    routing_options,
+    wire_options,
+)
 
 
 def serve(
@@ -87,6 +96,16 @@ def serve(
     upstream_tls_cert: wire_options.UpstreamTlsCert = None,
     upstream_tls_key: wire_options.UpstreamTlsKey = None,
     upstream_tls_insecure: wire_options.UpstreamTlsInsecure = False,
+    api_keys_file: callers_options.ApiKeysFile = None,
+    upstream_key: callers_options.UpstreamKey = None,
+    upstream_key_file: callers_options.UpstreamKeyFile = None,
+    admin_token: callers_options.AdminToken = None,
+    admin_token_file: callers_options.AdminTokenFile = None,
+    admin_open_metrics: callers_options.AdminOpenMetrics = False,
+    access_log: callers_options.AccessLog = "off",
+    access_log_format: callers_options.AccessLogFormat = "text",
+    otel_endpoint: callers_options.OtelEndpoint = None,
+    otel_sample_ratio: callers_options.OtelSampleRatio = None,
     max_connections: limits_options.MaxConnections = 20_000,
     connect_timeout: limits_options.ConnectTimeout = 5.0,
     first_byte_timeout: limits_options.FirstByteTimeout = 600.0,
@@ -315,6 +334,12 @@ def serve(
                 lmcache=lmcache,
                 log_level=log_level,
                 ready_json=output == "json",
+                api_keys_file=api_keys_file,
+                upstream_key=secret_of(upstream_key, upstream_key_file, "--upstream-key"),
+                admin_token=admin_token_of(admin_token, admin_token_file),
+                admin_open_metrics=admin_open_metrics,
+                access_log=callers_options.access_log(access_log, access_log_format),
+                traces=callers_options.traces(otel_endpoint, otel_sample_ratio),
             )
             run(settings)
         except (StartError, SpecError) as error:

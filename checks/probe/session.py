@@ -29,7 +29,7 @@ from checks.sources.http import Pages
 from checks.sources.kubernetes import Cluster
 from checks.sources.logs import LogReader
 from checks.sources.pace import Pace
-from checks.sources.pages import Reader
+from checks.sources.pages import Reader, admin_token
 from checks.sources.tape import Tape
 
 TIME_S = 600.0
@@ -108,7 +108,7 @@ def _sources(request: CollectRequest, tape: Tape, deadline: Deadline) -> Iterato
         if tape.replaying or not request.cluster:
             pages = None if tape.replaying else http
             logs = LogReader(None, tape, request, Patterns.load())
-            yield _Sources(Reader(tape, None, pages), direct, logs, None, straight=False)
+            yield _Sources(Reader(tape, None, pages, admin_token(request)), direct, logs, None, straight=False)
             return
         connection = connect(
             context=request.context,

@@ -34,8 +34,8 @@ class Pages:
         headers = {"accept": _ACCEPT, "accept-encoding": "identity"}
         self._client = httpx.Client(timeout=timeout_s, limits=limits, headers=headers)
 
-    def get(self, url: str) -> Answer:
-        """The answer of one GET; every failure is a Reason."""
+    def get(self, url: str, token: str = "") -> Answer:
+        """The answer of one GET, with `token` as its bearer; every failure is a Reason."""
         shown = without_user(url)
 
         def unfinished(why: str) -> Answer:
@@ -44,12 +44,13 @@ class Pages:
         if self._deadline.left() <= 0:
             return Answer(0, "", Reason.TIMEOUT, f"not asked: {self._deadline.why}", time.time())
         # Twice: name and connection first, then the answer. httpx limits each read, not their number.
-        return self._deadline.bounded(lambda: self._get(url, shown), unfinished, within_s=2 * self._timeout_s)
+        return self._deadline.bounded(lambda: self._get(url, shown, token), unfinished, within_s=2 * self._timeout_s)
 
-    def _get(self, url: str, shown: str) -> Answer:
+    def _get(self, url: str, shown: str, token: str) -> Answer:
         deadline = time.monotonic() + self._timeout_s
         try:
-            with self._client.stream("GET", url) as response:
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            with self._client.stream("GET", url, headers=headers) as response:
                 return _read(response, shown, deadline)
         except httpx.TimeoutException:
             return Answer(0, "", Reason.TIMEOUT, f"{shown} did not answer within {self._timeout_s:g} s", time.time())

@@ -6,9 +6,10 @@ thousand engines the whole text would not fit in memory.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from checks.discover.urls import https, url
 from checks.metrics.scrape import PageText
 from checks.model import Reason
 from checks.numerals import loads
+from checks.request import CollectRequest
 from checks.snapshot import Member
 from checks.sources.http import Pages
 from checks.sources.keep import without_secrets
@@ -26,6 +28,12 @@ _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)[ {]", re.ASCII)
 _UNUSED = ("# HELP", "#HELP")
 
 
+def admin_token(request: CollectRequest) -> str:
+    """The token for kvctl's admin port from KVCTL_ADMIN_TOKEN; "" where that port was not given by the user: a guessed
+    address gets no token."""
+    return os.environ.get("KVCTL_ADMIN_TOKEN", "").strip() if request.admin else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """GETs of members, by way of the tape. Thread-safe."""
@@ -34,6 +42,8 @@ class Reader:
     cluster: Cluster | None = None
     http: Pages | None = None
     """With a cluster: only where pods are reached by their address."""
+    admin_token: str = field(default="", repr=False)
+    """Of kvctl's admin port, where that has one; sent there alone."""
 
     def get(self, member: Member, port: int, path: str) -> Answer:
         """`port` is left out of account for a process that is known by its URL."""
@@ -43,7 +53,7 @@ class Reader:
 
     def base(self, base: str, key: str, path: str) -> Answer:
         """GET below a base URL that is no member's own (kvctl's admin port)."""
-        return self.tape.ask("page", f"{key}{path}", partial(self._direct, base + path))
+        return self.tape.ask("page", f"{key}{path}", partial(self._direct, base + path, self.admin_token))
 
     def first(self, member: Member, ports: Sequence[int], path: str) -> tuple[int, Answer]:
         """The first port that answers, and its answer; else the first port and the first failure that says why."""
@@ -57,10 +67,10 @@ class Reader:
         assert failed is not None
         return failed
 
-    def _direct(self, address: str) -> Answer:
+    def _direct(self, address: str, token: str = "") -> Answer:
         if self.http is None:
             return Answer(error=Reason.NO_DATA, message="no way to reach it")
-        return self.http.get(address)
+        return self.http.get(address, token)
 
     def _pod(self, member: Member, port: int, path: str) -> Answer:
         if self.http is not None and (address := url(member, port)):

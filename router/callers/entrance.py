@@ -33,7 +33,9 @@ class Entrance:
         if inbound.path in OPEN_PATHS:
             return None
         record = _record(inbound)
-        account = self.gate.enter(inbound.headers, inbound.arrived)
+        account = self.gate.account(inbound.headers)
+        record.caller = account.caller
+        account.enter(inbound.arrived)
         record.account = account
         return self.gate.allowed(account)
 

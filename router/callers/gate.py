@@ -77,13 +77,8 @@ class Gate:
             models[caller.name] = allowed
         self._by_digest, self._models = found, models
 
-    def enter(self, headers: list[tuple[bytes, bytes]], now: float) -> Account:
-        """The account of the request's key, with one more request open; `leave` has to follow.
-
-        Raises:
-            Unauthorized: no good key.
-            CallerLimit: too many requests.
-        """
+    def account(self, headers: list[tuple[bytes, bytes]]) -> Account:
+        """The account of the request's key. Raises Unauthorized."""
         digest = digest_of(_key(headers))
         account = self._by_digest.get(digest)
         known = hmac.compare_digest(digest, _NOBODY if account is None else account.caller.digest)
@@ -91,7 +86,6 @@ class Gate:
         if account is None or not known or time.time() >= (expires or float("inf")):
             self.unauthorized += 1
             raise Unauthorized
-        account.enter(now)
         return account
 
     def allowed(self, account: Account) -> frozenset[str] | None:

@@ -91,7 +91,7 @@ def read_keys_file(path: Path) -> list[Caller]:
     names: set[str] = set()
     digests: dict[bytes, str] = {}
     for where, item in items:
-        caller = _caller(item, f"keys file {path}: {where}")
+        caller = caller_of(item, f"keys file {path}: {where}")
         if caller.name in names:
             raise KeysFileError(f"keys file {path}: two entries have the name '{caller.name}'")
         if caller.digest in digests:
@@ -133,7 +133,8 @@ def _from_lines(raw: bytes, path: Path) -> list[tuple[str, Any]]:
     return items
 
 
-def _caller(item: Any, shown: str) -> Caller:
+def caller_of(item: Any, shown: str) -> Caller:
+    """One entry of a file. `shown`: how errors name it. Raises KeysFileError."""
     if not isinstance(item, dict) or not all(isinstance(key, str) for key in item):
         raise KeysFileError(f"{shown} is not an object with 'name' and 'sha256'")
     fields = {key.replace("_", "-"): _plain_date(value) for key, value in item.items()}

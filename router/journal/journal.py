@@ -72,14 +72,14 @@ def _taken(record: RequestRecord, leg: RoutedLeg | None) -> int:
 
 
 def _line(inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: float) -> AccessLine:
-    answer, account = record.answer, record.account
+    answer, caller = record.answer, record.caller
     line = AccessLine(
         time=stamp(record.at),
         request_id=inbound.request_id,
         decision_id=None,
         client=inbound.client,
-        caller=None if account is None else account.caller.name,
-        tenant=None if account is None else account.caller.tenant,
+        caller=None if caller is None else caller.name,
+        tenant=None if caller is None else caller.tenant,
         method=clean(inbound.method),
         path=clean(inbound.path),
         model=None,
@@ -105,7 +105,7 @@ def _line(inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: f
         return line
     request, decision, said = leg.request, leg.decision, leg.reported
     line.decision_id = decision.id
-    if account is None:
+    if caller is None:
         line.tenant = clean(request.hints.tenant) or None
     line.model = clean(request.model) or None
     line.worker = leg.worker.id

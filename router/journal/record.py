@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from router.callers.keys import Caller
 from router.callers.limits import Account
 from router.proxy.interface import Answer, Leg, Outcome
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 class RequestRecord:
     """The data plane's `Record`, and what the routing side adds: `at` is seconds since the epoch when the request was
-    complete; `account`: whose key it brought; `charge`: the tokens counted for it beforehand; `tokenise_s`: from body
+    complete; `caller`: whose key it brought; `account`: where it is counted as open; `charge`: the tokens counted for it beforehand; `tokenise_s`: from body
     to token ids; `span`: its trace."""
 
     __slots__ = (
@@ -22,6 +23,7 @@ class RequestRecord:
         "at",
         "began",
         "bytes_out",
+        "caller",
         "charge",
         "expected_output",
         "leg",
@@ -43,6 +45,7 @@ class RequestRecord:
         self.sent = 0.0
         self.began = 0.0
         self.bytes_out = 0
+        self.caller: Caller | None = None
         self.account: Account | None = None
         self.charge: tuple[int, int] | None = None
         self.expected_output = 0

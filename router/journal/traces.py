@@ -107,8 +107,8 @@ class Traces:
                 "kvctl.attempts": record.legs,
             }
         )
-        if record.account is not None:
-            span.set_attribute("kvctl.caller", record.account.caller.name)
+        if record.caller is not None:
+            span.set_attribute("kvctl.caller", record.caller.name)
         code = record.answer.code if record.answer is not None else ""
         failed = record.status >= 500 or record.outcome not in (None, Outcome.OK, Outcome.CLIENT_GONE)
         if code or failed:
