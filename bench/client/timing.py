@@ -89,11 +89,11 @@ class Timing:
     t_over: float = math.nan
     keep_text: bool = False
     text: str = ""
-    _sse: SseParser = field(default_factory=SseParser)
-    _stream: bool = False
-    _body: bytearray = field(default_factory=bytearray)
-    _counted: int = 0
-    _finished: bool = False
+    _sse: SseParser = field(default_factory=SseParser, repr=False)
+    _stream: bool = field(default=False, repr=False)
+    _body: bytearray = field(default_factory=bytearray, repr=False)
+    _counted: int = field(default=0, repr=False)
+    _finished: bool = field(default=False, repr=False)
 
     @property
     def over(self) -> bool:
