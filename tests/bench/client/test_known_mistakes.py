@@ -137,8 +137,6 @@ def test_row_12_a_closed_loop_is_called_one() -> None:
 async def test_row_13_itl_is_a_token_not_a_chunk() -> None:
     reads = [(2.0, text("a")), (4.0, text("bcde")), (4.25, FINISH), (4.5, usage(9, 5)), (5.0, DONE)]
     timing = await play(Script(reads))
-        Script([(2.0, text("a")), (4.0, text("bcde")), (4.25, FINISH), (4.5, usage(9, 5)), (5.0, DONE)])
-    )
     assert (timing.itl, timing.gaps) == (0.5, [2.0])
 
 
