@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import os
 import re
+import signal
 import socket
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -107,3 +110,25 @@ def test_an_empty_retry_budget_is_named_in_the_answer(sims: SimFleet) -> None:
             assert refused.headers["x-kvctl-worker"] == "sick"
             metrics = router.control.get("/metrics").text
             assert "kvctl_retry_budget_exhausted_total 1.0" in metrics
+
+
+def test_requests_at_an_engine_that_hangs_are_answered_by_another(sims: SimFleet) -> None:
+    with SimFleet(1) as hung:
+        pid = hung.pid
+        assert pid is not None
+        arguments = (
+            "--worker",
+            hung.engines[0].spec.replace("id=sim-0", "id=hung"),
+            "--worker",
+            sims.engines[0].spec,
+        )
+        checks = ("--health-interval", "0.2", "--health-timeout", "0.5", "--router-mode", "round-robin")
+        with running_router(*arguments, *checks) as router:
+            os.kill(pid, signal.SIGSTOP)
+            with ThreadPoolExecutor(6) as pool:
+                answers = list(pool.map(lambda number: router.ask(f"prompt {number}"), range(6)))
+            os.kill(pid, signal.SIGCONT)
+            assert [(one.status_code, one.headers["x-kvctl-worker"]) for one in answers] == [(200, "sim-0")] * 6
+            metrics = router.control.get("/metrics").text
+            assert re.search(r'^kvctl_legs_total\{outcome="worker_down",worker="hung"\} [1-9]', metrics, re.M)
+            assert router.get("/loads")["open_bookings"] == 0
