@@ -245,7 +245,7 @@ class RoutingCore:
             workers=view.workers,
             ranks=view.ranks,
             slots=slots,
-            eligible=codes == 0,
+            eligible=view.eligible(codes),
             why_not=codes,
             device=device,
             host=host,
@@ -312,8 +312,10 @@ class RoutingCore:
         decision.degraded += missing(request, policy, candidates, self.fleet.view)
         if desperate:
             decision.degraded += (Degraded.LAST_RESORT,)
-        held = candidates.device[winner] + candidates.host[winner] + candidates.disk[winner] + candidates.shared[winner]
-        decision.predicted_cached_tokens = reusable_tokens(int(held), request.prompt_tokens, block)
+        if request.prompt_tokens:
+            tiers = candidates.device, candidates.host, candidates.disk, candidates.shared
+            held = int(sum(blocks[winner] for blocks in tiers))
+            decision.predicted_cached_tokens = reusable_tokens(held, request.prompt_tokens, block)
         return decision
 
     def _last_resort(self, request: RouteRequest, candidates: Candidates) -> bool:
@@ -369,9 +371,11 @@ class RoutingCore:
         candidates = decision.candidates
         slot = int(candidates.slots[row])
         keys = (request.own_keys or request.keys).get(decision.block_size)
-        held = candidates.device[row], candidates.host[row], candidates.disk[row]
-        cached = int(weighted_blocks(*held, self.settings.policies.weights) * decision.block_size)
-        if not self.settings.policies.weights.track_prefill_tokens:
+        cached, weights = 0, self.settings.policies.weights
+        if request.prompt_tokens and weights.track_prefill_tokens:
+            held = candidates.device[row], candidates.host[row], candidates.disk[row]
+            cached = int(weighted_blocks(*held, weights) * decision.block_size)
+        elif request.prompt_tokens:
             cached = request.prompt_tokens
         uncached = max(request.prompt_tokens - cached, 0)
         booking = self.loads.book(

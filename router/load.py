@@ -234,7 +234,7 @@ class LoadTracker:
 
     def decode_blocks(self, slots: IntArray) -> IntArray:
         """Blocks of live requests on each of `slots`, int64; with output tracking those of generated tokens too."""
-        counts: IntArray = self.active.counts()[slots]
+        counts: IntArray = self.active.counts_of(slots)
         if self.track_output:
             counts = counts + np.rint(self.output_blocks[slots]).astype(np.int64)
         return counts

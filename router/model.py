@@ -29,6 +29,8 @@ BoolArray = npt.NDArray[np.bool_]
 class Reason(StrEnum):
     """Why the winner won. Closed: also the label of a metric."""
 
+    __hash__ = str.__hash__  # members are keys on the request path; the one of Enum is written in Python
+
     LOWEST_COST = "lowest_cost"
     TIE = "tie"
     SAMPLED = "sampled"
@@ -47,6 +49,8 @@ class Reason(StrEnum):
 
 class Degraded(StrEnum):
     """What a decision had to do without. Named in the decision and in a metric, never silent."""
+
+    __hash__ = str.__hash__  # members are keys on the request path; the one of Enum is written in Python
 
     NO_TOKENS = "no_tokens"
     APPROXIMATE_TOKENS = "approximate_tokens"
@@ -250,6 +254,8 @@ class Decision:
 
 class Need(StrEnum):
     """What a policy cannot do its work without."""
+
+    __hash__ = str.__hash__  # members are keys on the request path; the one of Enum is written in Python
 
     BLOCKS = "blocks"
     LOAD = "load"

@@ -13,7 +13,7 @@ import numpy as np
 
 from router.admission import AdmissionSettings
 from router.core import RoutingCore
-from router.hints import Asked, checked_weights, from_headers, with_nvext, with_session_field
+from router.hints import READ, Asked, checked_weights, from_headers, with_nvext, with_session_field
 from router.model import BadRequest, Degraded, RouteRequest, UnknownModel
 from router.policies.registry import UnknownMode, mode_name
 from router.retry import RetrySettings
@@ -86,12 +86,16 @@ class RequestReader:
         self._count += 1
         return f"r-{self._prefix}{self._count:x}"
 
+    def plain(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Whether these headers have been read before and none of them is for us; False says nothing."""
+        return self._plain.get(id(headers)) is headers
+
     def _asked(self, headers: list[tuple[bytes, bytes]]) -> Asked | None:
         """What headers ask for. The heads of a client that asks for nothing repeat, and are the same list then."""
-        if self._plain.get(id(headers)) is headers:
+        if self.plain(headers):
             return None
         asked = from_headers(headers, self._session_header)
-        if asked is None:
+        if asked is None and not any(name in READ for name, _value in headers):
             if len(self._plain) >= _REMEMBERED:
                 self._plain.clear()
             self._plain[id(headers)] = headers

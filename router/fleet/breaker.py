@@ -34,6 +34,7 @@ class Cause(StrEnum):
     PROBE = "probe_failed"
 
 
+_OK, _CLOSED = Outcome.OK, Circuit.CLOSED
 TRANSPORT_FAILURES = frozenset(
     (
         Outcome.CONNECT_FAILED,
@@ -121,8 +122,8 @@ class Breaker:
     def ended(self, worker: Worker, outcome: Outcome, placed: float, now: float) -> None:
         """A leg that was placed at `placed` has ended. CLIENT_GONE says nothing of the worker."""
         record = self._record(worker)
-        if worker.circuit is Circuit.CLOSED:
-            if outcome is Outcome.OK:
+        if worker.circuit is _CLOSED:
+            if outcome is _OK:
                 record.ended[-1] += 1
                 record.in_a_row = record.errors_in_a_row = 0
             elif outcome is Outcome.ENGINE_ERROR or outcome in TRANSPORT_FAILURES:

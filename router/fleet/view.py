@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from router.fleet.worker import Circuit, Health, KvState, Worker
-from router.model import IntArray, WhyNot
+from router.model import BoolArray, IntArray, WhyNot
 
 _MOST_MODELS = 256
 
@@ -52,6 +52,7 @@ class FleetView:
         self.adapters = frozenset(name for worker in members for name in worker.adapters)
         self._unique = tuple(members)
         self._base: dict[str, IntArray] = {}
+        self._eligible: dict[int, tuple[IntArray, BoolArray]] = {}
         self._contexts: dict[str, int | None] = {}
 
     def base_why_not(self, model: str) -> IntArray:
@@ -61,7 +62,18 @@ class FleetView:
             codes = _ints(self._rule(worker, model) for worker in self.members)
             if len(self._base) < _MOST_MODELS:
                 self._base[model] = codes
+                eligible = codes == 0
+                eligible.flags.writeable = False
+                self._eligible[id(codes)] = codes, eligible
         return codes
+
+    def eligible(self, codes: IntArray) -> BoolArray:
+        """`codes == 0`, not to be written to; looked up for the arrays of `base_why_not`, which are kept here."""
+        known = self._eligible.get(id(codes))
+        if known is not None and known[0] is codes:
+            return known[1]
+        eligible: BoolArray = codes == 0
+        return eligible
 
     def forget_rules(self) -> None:
         """A circuit has opened or closed since."""

@@ -133,7 +133,8 @@ def by_terms(
 
 
 def eligible_rows(eligible: BoolArray) -> np.ndarray:
-    return np.flatnonzero(eligible)
+    rows: np.ndarray = eligible.nonzero()[0]
+    return rows
 
 
 def by_active_requests(mode: str, winner: int, reason: Reason, candidates: Candidates) -> Decision:

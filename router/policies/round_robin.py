@@ -10,6 +10,8 @@ import random
 from router.model import Candidates, Decision, Need, Reason, RouteRequest
 from router.policies.choice import blind, eligible_rows
 
+_ROUND_ROBIN = Reason.ROUND_ROBIN
+
 
 class RoundRobin:
     name = "round-robin"
@@ -22,4 +24,4 @@ class RoundRobin:
         rows = eligible_rows(candidates.eligible)
         winner = int(rows[self._counter % len(rows)])
         self._counter += 1
-        return blind(self.name, winner, Reason.ROUND_ROBIN, candidates)
+        return blind(self.name, winner, _ROUND_ROBIN, candidates)

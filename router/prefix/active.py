@@ -94,6 +94,10 @@ class ActiveBlocks:
         """`count` of every slot at once, int64 (slots,)."""
         return self._table.held_all()[: self._slots].copy()
 
+    def counts_of(self, slots: Int64s) -> Int64s:
+        """`count` of each of `slots`, int64, the same shape."""
+        return self._table.held_all()[slots]
+
     def drop(self, slot: int) -> None:
         """The slot's worker is gone: its blocks are in use no more, and late releases are ignored."""
         self._table.drain(slot)

@@ -69,6 +69,8 @@ class Answer:
 class Outcome(StrEnum):
     """How a leg ended. Closed: also the label of a metric."""
 
+    __hash__ = str.__hash__  # members are keys on the request path; the one of Enum is written in Python
+
     OK = "ok"
     ENGINE_ERROR = "engine_error"
     CLIENT_GONE = "client_gone"

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_LEGS = 16
 
+_OK, _ENGINE_ERROR = Outcome.OK, Outcome.ENGINE_ERROR
 _RETRIED = frozenset((Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.RESET, Outcome.FIRST_BYTE_TIMEOUT))
 _DECLINED = 503
 _USUALLY_BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
@@ -187,7 +188,7 @@ class Exchange:
     def complete(self) -> None:
         """The answer is whole."""
         self._connection = None
-        self._end_leg(Outcome.ENGINE_ERROR if self._status >= 500 else Outcome.OK)
+        self._end_leg(_ENGINE_ERROR if self._status >= 500 else _OK)
         client = self._client
         self._client = None
         if self._record is not None:
@@ -312,7 +313,7 @@ class Exchange:
             self._record.outcome = outcome
         if watcher is not None:
             try:
-                watcher.end(outcome is Outcome.OK)
+                watcher.end(outcome is _OK)
             except Exception:
                 self._leg_fault()
             if not watcher.complete:

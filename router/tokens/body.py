@@ -29,6 +29,8 @@ class Kind(StrEnum):
     MESSAGES = "messages"
 
 
+_KIND_COMPLETIONS, _KIND_CHAT = Kind.COMPLETIONS, Kind.CHAT
+
 PATHS: dict[str, Kind] = {
     "/v1/completions": Kind.COMPLETIONS,
     "/v1/chat/completions": Kind.CHAT,
@@ -159,9 +161,9 @@ def parse(path: str, body: bytes) -> Body:
         BadRequest: not JSON, or a field that routing needs is missing or of the wrong kind; `param` names the field.
     """
     kind = PATHS.get(path.rstrip("/"))
-    if kind is Kind.COMPLETIONS:
+    if kind is _KIND_COMPLETIONS:
         return _completions(_decode(_COMPLETIONS, body), len(body))
-    if kind is Kind.CHAT:
+    if kind is _KIND_CHAT:
         return _chat(_decode(_CHAT, body), len(body))
     if kind is Kind.RESPONSES:
         return _responses(_decode(_RESPONSES, body), len(body))
@@ -223,7 +225,7 @@ def _body(kind: Kind, raw: _Common, size: int) -> Body:
 
 
 def _completions(raw: _Completions, size: int) -> Body:
-    body = _body(Kind.COMPLETIONS, raw, size)
+    body = _body(_KIND_COMPLETIONS, raw, size)
     body.add_special_tokens = True if raw.add_special_tokens is None else raw.add_special_tokens
     if bytes(raw.echo) == b"true" and bytes(raw.logprobs) not in _ABSENT:
         body.reads_cache = False
@@ -285,7 +287,7 @@ def _ids(raw: memoryview, name: str) -> Tokens:
 
 
 def _chat(raw: _ChatCompletions, size: int) -> Body:
-    body = _body(Kind.CHAT, raw, size)
+    body = _body(_KIND_CHAT, raw, size)
     if raw.max_completion_tokens is not None:
         body.max_tokens = raw.max_completion_tokens
     messages = _with_roles(raw.messages)

@@ -34,3 +34,19 @@ def test_very_many_different_headers_are_told_apart() -> None:
         assert one.request(plain)[0].id != f"id-{number}"
         assert one.request(asking)[0].id == f"id-{number}"
         assert one.request(plain)[0].id != f"id-{number}"
+
+
+def test_an_empty_header_of_ours_asks_for_nothing_and_is_not_passed_over() -> None:
+    one = reader()
+    headers = [(b"host", b"a"), (b"x-request-id", b"")]
+    for _ in range(2):
+        one.request(headers)
+        assert not one.plain(headers)
+
+
+def test_headers_without_any_of_ours_are_known_the_second_time() -> None:
+    one = reader()
+    assert not one.plain(PLAIN)
+    one.request(PLAIN)
+    assert one.plain(PLAIN)
+    assert not one.plain(list(PLAIN))
