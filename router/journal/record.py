@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 class RequestRecord:
     """The data plane's `Record`, and what the routing side adds: `at` is seconds since the epoch when the request was
-    complete; `caller`: whose key it brought; `account`: where it is counted as open; `charge`: the tokens counted for it beforehand; `tokenise_s`: from body
-    to token ids; `span`: its trace."""
+    complete; `caller`: whose key it brought; `account`: where it is counted as open; `charge`: the tokens counted for
+    it beforehand, of which `expected_output` are the answer's; `tokenise_s`: from body to token ids; `span`: its
+    trace."""
 
     __slots__ = (
         "account",

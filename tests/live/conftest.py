@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -67,10 +67,12 @@ class RunningRouter:
 
 
 @contextlib.contextmanager
-def running_router(*arguments: str) -> Iterator[RunningRouter]:
-    """`kvctl serve` on free ports; its exit code after SIGTERM must be 0."""
+def running_router(*arguments: str, variables: Mapping[str, str] | None = None) -> Iterator[RunningRouter]:
+    """`kvctl serve` on free ports; its exit code after SIGTERM must be 0. `variables`: of its environment."""
     command = [sys.executable, "-m", "kvctl", "serve", "--port", "0", "--admin-port", "0", "-o", "json", *arguments]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("KVCTL_")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("KVCTL_")} | dict(
+        variables or {}
+    )
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
