@@ -200,9 +200,11 @@ class RemoteTokenizer:
                 return fetched.ids
             self.stats.failed("no_answer" if fetched.status == 0 else f"status_{fetched.status}")
             if 400 <= fetched.status < 500 and fetched.status not in (404, 405, 429):
-                log.debug("%s/tokenize refused a prompt: %d %s", base, fetched.status, fetched.message)
+                log.debug("%s/tokenize refused a prompt: status %d", base, fetched.status)
                 return None
-            log.warning("%s/tokenize failed, approximate tokens are used: %s", base, fetched.message or fetched.status)
+            # An engine's own words are not logged: they may quote the prompt.
+            why = f"status {fetched.status}" if fetched.status else fetched.message
+            log.warning("%s/tokenize failed, approximate tokens are used: %s", base, why)
             self._failed()
         return None
 

@@ -56,14 +56,18 @@ class RunningRouter:
             time.sleep(0.05)
 
     def log(self) -> str:
-        self._log.seek(0)
-        return str(self._log.read())
+        return _written(self._log)
 
     def stop(self) -> int:
         self.http.close()
         self.control.close()
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(40.0)
+
+
+def _written(log: Any) -> str:
+    """All of the log. Its position is shared with the process that writes it, and must not be moved."""
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode("utf-8", "replace")
 
 
 @contextlib.contextmanager
@@ -83,8 +87,7 @@ def running_router(*arguments: str, variables: Mapping[str, str] | None = None) 
                 selector.register(process.stdout, selectors.EVENT_READ)
                 assert selector.select(READY), "the router was never ready"
             line = process.stdout.readline()
-            log.seek(0)
-            assert line, log.read()
+            assert line, _written(log)
             router = RunningRouter(process, json.loads(line), log)
             yield router
             code = router.stop()

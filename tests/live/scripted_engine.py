@@ -34,8 +34,9 @@ class ScriptedEngine:
 
 @contextlib.contextmanager
 def scripted_engine(needs: str | None = None) -> Iterator[ScriptedEngine]:
-    """Models `m` and `other`. A prompt with DO-500, DO-RESET, DO-GARBAGE or DO-CUT is answered that way. `needs`:
-    the API key without which everything but /health is a 401."""
+    """Models `m` and `other`. A prompt with DO-500, DO-RESET, DO-GARBAGE or DO-CUT is answered that way; one with
+    TOKENIZE-400 or TOKENIZE-500 is not tokenised, and the engine says so by quoting it. `needs`: the API key without
+    which everything but /health is a 401."""
     engine = ScriptedEngine("")
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -79,7 +80,9 @@ def scripted_engine(needs: str | None = None) -> Iterator[ScriptedEngine]:
             body = self.keep()
             if self.refused():
                 return
-            if self.path == "/tokenize":
+            if self.path == "/tokenize" and (b"TOKENIZE-400" in body or b"TOKENIZE-500" in body):
+                self.say(400 if b"TOKENIZE-400" in body else 500, {"error": f"cannot tokenise {body.decode()}"})
+            elif self.path == "/tokenize":
                 self.say(200, {"tokens": list(range(40)), "count": 40, "max_model_len": 4096})
             elif b"DO-500" in body:
                 self.say(500, {"error": "engine failed"})
