@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -192,6 +193,14 @@ async def test_empty_lines_do_not_keep_a_connection_open() -> None:
         wire = await scene.client()
         await wire.send(b"\r\n" * 50_000)
         assert (await wire.message()).status == 400
+
+
+async def test_a_kept_connection_with_an_empty_line_on_it_is_closed_without_a_word() -> None:
+    async with stage(serving(OK), timeouts=replace(PATIENT, keepalive=0.05)) as scene:
+        wire = await scene.client()
+        assert (await wire.ask(post())).body == b"ok"
+        await wire.send(b"\r\n")
+        assert await wire.rest() == b""
 
 
 async def test_an_empty_line_does_not_put_off_the_end_of_an_unused_connection() -> None:

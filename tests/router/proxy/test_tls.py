@@ -240,6 +240,13 @@ async def test_http_where_https_was_promised_is_a_failed_connection(papers: Pape
         assert await scene.ends() == [(Outcome.CONNECT_FAILED, 0)]
 
 
+async def test_https_engine_is_never_spoken_to_in_the_clear(engines: Contexts) -> None:
+    async with stage(serving(OK)) as scene:
+        scene.placing.endpoints[0] = scene.placing.endpoints[0]._replace(tls=True)
+        assert (await scene.ask(post())).status == 502
+        assert scene.engines[0].wires == []
+
+
 async def test_both_sides_speak_tls_at_once(clients: Contexts, engines: Contexts) -> None:
     async with stage(serving(OK), tls=clients, engines_tls=engines) as scene:
         assert (await scene.ask(post())).body == b"ok"
