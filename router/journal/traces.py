@@ -9,6 +9,8 @@ about 10 us.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -55,10 +57,7 @@ class Traces:
 
     def __init__(self, processor: SpanProcessor, ratio: float | None = None) -> None:
         sampler: Sampler | None = None if ratio is None else ParentBased(TraceIdRatioBased(ratio))
-        resource = Resource({SERVICE_NAME: "kvctl", SERVICE_VERSION: kvctl_version()}).merge(Resource.create({}))
-        if resource.attributes.get(SERVICE_NAME) == "unknown_service":
-            resource = resource.merge(Resource({SERVICE_NAME: "kvctl"}))
-        self._provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(sampler=sampler, resource=_resource(os.environ), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("kvctl", kvctl_version())
 
@@ -169,6 +168,14 @@ class Traces:
     ) -> None:
         child = self._tracer.start_span(name, context=parent, start_time=_at(record, inbound, begin))
         child.end(_at(record, inbound, max(begin, end)))
+
+
+def _resource(environment: Mapping[str, str]) -> Resource:
+    """The OTEL_* variables' word on the service's name, else ours."""
+    named = environment.get("OTEL_SERVICE_NAME") or f"{SERVICE_NAME}=" in environment.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    return Resource.create({SERVICE_VERSION: kvctl_version()} | ({} if named else {SERVICE_NAME: "kvctl"}))
 
 
 def _parent(inbound: Inbound) -> Context:
