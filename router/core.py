@@ -373,7 +373,7 @@ class RoutingCore:
         keys = (request.own_keys or request.keys).get(decision.block_size)
         cached, weights = 0, self.settings.policies.weights
         if request.prompt_tokens and weights.track_prefill_tokens:
-            held = candidates.device[row], candidates.host[row], candidates.disk[row]
+            held = int(candidates.device[row]), int(candidates.host[row]), int(candidates.disk[row])
             cached = int(weighted_blocks(*held, weights) * decision.block_size)
         elif request.prompt_tokens:
             cached = request.prompt_tokens

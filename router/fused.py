@@ -16,7 +16,7 @@ import numpy as np
 
 from router.fleet.view import FleetView
 from router.load import LoadTracker
-from router.model import BoolArray, Candidates, Decision, IntArray, Policy, Reason, RouteRequest, Term
+from router.model import Candidates, Decision, IntArray, Policy, Reason, RouteRequest, Term
 from router.policies.choice import under
 from router.policies.kv import Kv
 from router.prefix import rows as at
@@ -39,8 +39,6 @@ class FusedKv:
         self._view: FleetView | None = None
         self._rows: IntArray = _NOBODY
         self._result: IntArray = _NOBODY
-        self._codes: IntArray = _NOBODY
-        self._eligible: BoolArray = np.zeros(0, np.bool_)
 
     @staticmethod
     def applies(policy: Policy, request: RouteRequest, view: FleetView) -> TypeGuard[Kv]:
@@ -62,9 +60,7 @@ class FusedKv:
         """The decision; `codes` is what `eligibility.why_not` says. None if nobody is eligible."""
         if view is not self._view:
             self._look(view)
-        if codes is not self._codes:
-            self._codes, self._eligible = codes, codes == 0
-            self._eligible.flags.writeable = False
+        may_serve = view.eligible(codes)
         loads, predictions = self._loads, self._predictions
         ((size, keys),) = request.keys.items()
         prompt, count = request.prompt_tokens, len(view.workers)
@@ -83,7 +79,7 @@ class FusedKv:
             loads.pending.table,
             self._own,
             self._rows,
-            self._eligible,
+            may_serve,
             loads.prefills.tokens,
             loads.active_requests,
             policy.packed,
@@ -106,7 +102,7 @@ class FusedKv:
             view.workers,
             view.ranks,
             view.slots,
-            self._eligible,
+            may_serve,
             codes,
             device,
             host,

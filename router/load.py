@@ -3,7 +3,7 @@
 Per slot: requests in flight, prefill tokens not yet computed (the uncached part of prompts whose first token has not
 come, `router.prefills`), and the distinct KV blocks of live requests: two live requests that share a prefix count it
 once; a prompt's last, partial block does not count (`router.prefix.active` says why). With output tracking the blocks
-of generated tokens count too. Cost: a few array updates and one compiled walk over the prompt's blocks.
+of generated tokens count too. Cost: a few array updates and one compiled call.
 """
 
 from __future__ import annotations

@@ -43,13 +43,12 @@ class PendingPrefills:
             self._grow()
         ticket = self._free.pop()
         self._keys[ticket] = keys
-        self.table[:, ticket] = (
-            cached_blocks,
-            keys.view(np.int64)[cached_blocks],
-            slot,
-            keys.__array_interface__["data"][0],
-            len(keys),
-        )
+        table = self.table
+        table[at.KEY, ticket] = keys.view(np.int64)[cached_blocks]
+        table[at.SLOT, ticket] = slot
+        table[at.KEYS_AT, ticket] = keys.__array_interface__["data"][0]
+        table[at.KEYS_LEN, ticket] = len(keys)
+        table[at.FIRST, ticket] = cached_blocks
         return ticket
 
     def remove(self, ticket: int) -> None:

@@ -115,6 +115,56 @@ def detach_all(nodes, ntab, handles, htab, sets, stab, words, state, slots, h):
     return 0
 
 
+@njit(i64(at.NODES_T, at.TABLE_T, at.STATE_T, u64, i64), **at.KERNEL)
+def new_node(nodes, ntab, state, key, owner):
+    """A node for `key` with the set `owner`, which counts it already; there must be room."""
+    if state[at.NODE_FREE] >= 0:
+        n = state[at.NODE_FREE]
+        state[at.NODE_FREE] = nodes[n].head
+    else:
+        n = state[at.NODE_TOP]
+        state[at.NODE_TOP] += 1
+    state[at.NODE_LIVE] += 1
+    nodes[n].key = key
+    nodes[n].head = -1
+    put(ntab, key, n)
+    nodes[n].set = owner
+    return n
+
+
+@njit(i64(at.NODES_T, at.HANDLES_T, at.TABLE_T, at.STATE_T, at.SLOTS_T, i64, i64, u64), **at.KERNEL)
+def new_handle(nodes, handles, htab, state, slots, n, slot, engine_hash):
+    """A handle of `slot` on node `n`, in no tier yet; there must be room."""
+    if state[at.HANDLE_FREE] >= 0:
+        h = state[at.HANDLE_FREE]
+        state[at.HANDLE_FREE] = handles[h].next
+    else:
+        h = state[at.HANDLE_TOP]
+        state[at.HANDLE_TOP] += 1
+    state[at.HANDLE_LIVE] += 1
+    handles[h].hash = engine_hash
+    handles[h].node = n
+    handles[h].slot = slot
+    handles[h].tiers = 0
+    handles[h].copies = 0
+    handles[h].twin = 0
+    first = nodes[n].head
+    handles[h].next = first
+    handles[h].prev = -1
+    if first >= 0:
+        handles[first].prev = h
+    nodes[n].head = h
+    head = slots[slot, 0]
+    handles[h].slot_next = head
+    handles[h].slot_prev = -1
+    if head >= 0:
+        handles[head].slot_prev = h
+    slots[slot, 0] = h
+    slots[slot, 1] += 1
+    put(htab, handle_home(engine_hash, slot), h)
+    return h
+
+
 @njit(i64(*at.CORE, i64, i64, u64, u64), **at.KERNEL)
 def attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, tier, engine_hash, key):
     """`slot` holds the block `key` in `tier` under the handle `engine_hash`.
@@ -155,55 +205,19 @@ def attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, ti
             return owner
 
     if n < 0:
-        if state[at.NODE_FREE] >= 0:
-            n = state[at.NODE_FREE]
-            state[at.NODE_FREE] = nodes[n].head
-        else:
-            n = state[at.NODE_TOP]
-            state[at.NODE_TOP] += 1
-        state[at.NODE_LIVE] += 1
-        nodes[n].key = key
-        nodes[n].head = -1
-        put(ntab, key, n)
-        nodes[n].set = owner
+        n = new_node(nodes, ntab, state, key, owner)
     else:
         nodes[n].set = owner | MARK
 
     if h < 0:
-        if state[at.HANDLE_FREE] >= 0:
-            h = state[at.HANDLE_FREE]
-            state[at.HANDLE_FREE] = handles[h].next
-        else:
-            h = state[at.HANDLE_TOP]
-            state[at.HANDLE_TOP] += 1
-        state[at.HANDLE_LIVE] += 1
-        handles[h].hash = engine_hash
-        handles[h].node = n
-        handles[h].slot = slot
-        handles[h].tiers = 0
-        handles[h].copies = 0
-        handles[h].twin = 0
+        h = new_handle(nodes, handles, htab, state, slots, n, slot, engine_hash)
         if twin:
             handles[h].twin = 1
-            other = nodes[n].head
+            other = handles[h].next
             while other >= 0:
                 if handles[other].slot == slot:
                     handles[other].twin = 1
                 other = handles[other].next
-        first = nodes[n].head
-        handles[h].next = first
-        handles[h].prev = -1
-        if first >= 0:
-            handles[first].prev = h
-        nodes[n].head = h
-        head = slots[slot, 0]
-        handles[h].slot_next = head
-        handles[h].slot_prev = -1
-        if head >= 0:
-            handles[head].slot_prev = h
-        slots[slot, 0] = h
-        slots[slot, 1] += 1
-        put(htab, handle_home(engine_hash, slot), h)
     handles[h].tiers |= bit
     if tier >= state[at.TIERS_USED]:
         state[at.TIERS_USED] = tier + 1

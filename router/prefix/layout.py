@@ -77,7 +77,8 @@ TIERS_USED: Final = 19
 FLIP_FROM: Final = 20
 FLIP_MEMBER: Final = 21
 FLIP_TO: Final = 22
-STATE_SIZE: Final = 23
+CHAINS_FREE: Final = 23
+STATE_SIZE: Final = 24
 
 # `where`: int64 array of a table's addresses and lengths, for kernels that read several tables (`address.py`)
 NODES_AT: Final = 0
@@ -94,7 +95,9 @@ MEMBERS_AT: Final = 10
 GROUPS: Final = 11
 SCRATCH_AT: Final = 12
 OUT_AT: Final = 13
-WHERE_SIZE: Final = 14
+RUNS_AT: Final = 14
+LIVE_AT: Final = 15
+WHERE_SIZE: Final = 16
 
 # what a kernel that stopped early asks for (as a negative result)
 NEED_NODES: Final = -2
@@ -117,7 +120,16 @@ U32S = types.Array(types.uint32, 1, "C", readonly=True)
 # every kernel that changes the table takes these, in this order
 CORE = (NODES_T, TABLE_T, HANDLES_T, TABLE_T, SETS_T, TABLE_T, WORDS_T, STATE_T, SLOTS_T)
 
-KERNEL_FILES: Final = ("address.py", "hashing.py", "layout.py", "owners.py", "blocks.py", "operations.py", "rows.py")
+KERNEL_FILES: Final = (
+    "address.py",
+    "hashing.py",
+    "layout.py",
+    "owners.py",
+    "blocks.py",
+    "operations.py",
+    "runs.py",
+    "rows.py",
+)
 
 
 def drop_stale_kernels(folder: Path) -> int:

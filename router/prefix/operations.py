@@ -1,4 +1,4 @@
-"""Compiled: what the index, the predictions and the active blocks do with a whole list of blocks in one call.
+"""Compiled: what the index and the predictions do with a whole list of blocks in one call.
 
 Every kernel here is restartable: it returns how many entries it finished, with state[NEED] set to a `NEED_*`
 code if it stopped early, and is called again with that number as `start` once there is room.
@@ -25,7 +25,6 @@ TIMERS_T = from_dtype(TIMER)[::1]
 QUEUES_T = types.int64[:, ::1]
 """One row a queue: [0] first handle, [1] last, -1 none. All of one queue live equally long, so it is in
 order."""
-COUNTS_T = types.int32[::1]
 
 NO_PARENT = 0
 PARENT_HASH = 1
@@ -130,42 +129,6 @@ def move(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, sour
             state[at.NEED] = need
             return i
     return hashes.shape[0]
-
-
-# ---- active blocks: a reference count a handle -----------------------------------------------------------------
-
-
-@njit(i64(*at.CORE, COUNTS_T, i64, at.U64S, i64), **at.KERNEL)
-def acquire(nodes, ntab, handles, htab, sets, stab, words, state, slots, counts, slot, keys, start):
-    state[at.NEED] = 0
-    for i in range(start, keys.shape[0]):
-        h = attach(nodes, ntab, handles, htab, sets, stab, words, state, slots, slot, 0, keys[i], keys[i])
-        if h < 0:
-            state[at.NEED] = h
-            return i
-        if state[at.FRESH] == 1:
-            counts[h] = 0
-        counts[h] += 1
-    return keys.shape[0]
-
-
-@njit(i64(*at.CORE, COUNTS_T, i64, at.U64S, i64), **at.KERNEL)
-def release(nodes, ntab, handles, htab, sets, stab, words, state, slots, counts, slot, keys, start):
-    """The opposite of `acquire`; keys that are not held are counted in state[UNKNOWN]."""
-    state[at.NEED] = 0
-    for i in range(start, keys.shape[0]):
-        h = find_handle(handles, htab, slot, keys[i])
-        if h < 0:
-            state[at.UNKNOWN] += 1
-            continue
-        if counts[h] == 1:
-            need = detach(nodes, ntab, handles, htab, sets, stab, words, state, slots, h, 0)
-            if need < 0:
-                state[at.NEED] = need
-                return i
-        else:
-            counts[h] -= 1
-    return keys.shape[0]
 
 
 # ---- predictions: a time of expiry a handle --------------------------------------------------------------------

@@ -17,6 +17,7 @@ from numba import njit, types
 from router.prefix import layout as at
 from router.prefix.address import vector
 from router.prefix.blocks import match
+from router.prefix.runs import common_blocks, match_runs
 
 i64, f64, boolean, void = types.int64, types.float64, types.boolean, types.void
 
@@ -49,6 +50,7 @@ HOST_HIT: Final = 4
 DISK_HIT: Final = 5
 SHARED_HIT: Final = 6
 TRACKS_PREFILL: Final = 7
+WEIGHTS: Final = 8
 
 # entries of `result`, int64 (TIED + n,)
 ELIGIBLE: Final = 0
@@ -70,20 +72,6 @@ INTS_T = types.Array(types.int64, 1, "C", readonly=True)
 GRID_T = types.Array(types.int64, 2, "C", readonly=True)
 FLAGS_T = types.Array(types.boolean, 1, "C", readonly=True)
 WEIGHTS_T = types.Array(types.float64, 1, "C", readonly=True)
-
-
-@njit(i64(at.U64S, at.U64S, i64), **at.KERNEL)
-def common_blocks(one, other, known):
-    """Length of the common prefix of two key chains that are known to agree at index `known`."""
-    low = known
-    high = min(one.shape[0], other.shape[0]) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[middle] == other[middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low + 1
 
 
 @njit(boolean(GRID_T, at.U64S, at.STATE_T), **at.KERNEL)
@@ -154,12 +142,12 @@ def decide(
         expects: there are predictions, none of them over.
     """
     match(index, keys, True)
-    match(active, keys, False)
+    match_runs(active, keys)
     stride = 64 * index[at.GROUPS]
     found = vector(index[at.OUT_AT], at.TIERS * stride, np.int64)
     groups = active[at.GROUPS]
     live_depth = vector(active[at.OUT_AT], 64 * groups, np.int64)
-    held_live = vector(active[at.SLOTS_AT], 128 * groups, np.int64)
+    held_live = vector(active[at.LIVE_AT], 64 * groups, np.int64)
     expected_depth = live_depth
     if expects:
         match(expected, keys, False)
@@ -183,6 +171,8 @@ def decide(
     ties = 0
     best = np.int64(0)
     lowest = np.inf
+    last_block = np.int64(0)
+    most = np.int64(0)
     for row in range(count):
         slot = rows[0, row]
         block = max(rows[1, row], 1)
@@ -208,7 +198,7 @@ def decide(
         mine = np.int64(0)
         if siblings and rows[1, row] == size:
             mine = min(own[slot] * size, tokens)
-        decode = held_live[2 * slot + 1]
+        decode = held_live[slot]
         fresh = blocks - live
         ints[PREFILL, row] = tokens
         ints[OWN, row] = mine
@@ -241,8 +231,10 @@ def decide(
             continue
         candidates += 1
         in_flight += requests[slot]
-        if prompt > 0:
-            best = max(best, min(holds, (prompt - 1) // block) * block)
+        if block != last_block:
+            last_block = block
+            most = (prompt - 1) // block if prompt > 0 else 0
+        best = max(best, min(holds, most) * block)
         if cost < lowest:
             lowest = cost
             winner = row

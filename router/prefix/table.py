@@ -83,6 +83,16 @@ class BlockTable:
     def nodes(self) -> int:
         return int(self.state[at.NODE_LIVE])
 
+    @property
+    def node_room(self) -> int:
+        """Nodes that there is room for; arrays parallel to the nodes must be as long."""
+        return len(self._nodes)
+
+    @property
+    def out(self) -> Int64s:
+        """What the last walk wrote, int64 (TIERS + 1, slots)."""
+        return self._out
+
     def held(self, slot: int) -> int:
         """Handles of a slot."""
         return int(self._slots[slot, 1])

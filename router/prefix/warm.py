@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 
 from router.events.wire import AllBlocksCleared, WireDecoder
+from router.prefix import rows
 from router.prefix.active import ActiveBlocks
 from router.prefix.capacity import CapacityLru
-from router.prefix.hashing import block_keys
+from router.prefix.hashing import Keys, block_keys
 from router.prefix.index import PrefixIndex
 from router.prefix.predict import Predictions
 
@@ -63,3 +64,35 @@ def warm() -> None:
     predictions.drop(0)
     predictions.add(1, keys, 1.0)
     predictions.expire(9.0)
+    _decide(PrefixIndex(1, 1 << 24, 2), active, predictions, keys)
+
+
+def _decide(index: PrefixIndex, active: ActiveBlocks, predictions: Predictions, keys: Keys) -> None:
+    """A kv decision over two rows."""
+    pending = np.full((rows.PENDING, 1), -1, np.int64)
+    where = np.array([[0, 1], [16, 16]])
+    eligible = np.ones(2, np.bool_)
+    for array in (where, eligible):
+        array.flags.writeable = False
+    rows.own_blocks(pending, keys, np.zeros(2, np.int64))
+    rows.decide(
+        index.where,
+        active.where,
+        predictions.where,
+        keys,
+        index.inner,
+        pending,
+        np.zeros(2, np.int64),
+        where,
+        eligible,
+        np.zeros(2, np.int64),
+        np.zeros(2, np.int64),
+        np.ones(rows.WEIGHTS),
+        16 * len(keys),
+        16,
+        True,
+        True,
+        np.empty((rows.INTS, 2), np.int64),
+        np.empty((rows.FLOATS, 2)),
+        np.zeros(rows.TIED + 2, np.int64),
+    )

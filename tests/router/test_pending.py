@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from router.pending import PendingPrefills
 from router.prefix.hashing import block_keys, root_key
-from router.prefix.rows import common_blocks
+from router.prefix.runs import common_blocks
 
 ROOT = root_key(1, 1)
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import random
 from collections import Counter
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.prefix.active import ActiveBlocks
+from router.prefix.hashing import block_keys
 
 from .reference import check_table, u64
 
@@ -100,4 +103,66 @@ def test_random_requests_give_what_a_counter_gives(steps: list[tuple[int, int, b
         active.release(slot, u64(keys))
     assert active.counts().tolist() == [0, 0, 0]
     assert active.unknown_releases == 0
+    check_table(active._table)
+
+
+def test_keys_are_kept_only_while_somebody_uses_them() -> None:
+    active = ActiveBlocks(2)
+    active.acquire(0, u64([1, 2, 3]))
+    active.acquire(1, u64([1, 2, 9]))
+    active.acquire(1, u64([1, 2]))
+    active.release(0, u64([1, 2, 3]))
+    assert active.chains == 2
+    active.release(1, u64([1, 2, 9]))
+    active.drop(1)
+    assert active.chains == 0
+
+
+def test_a_shared_prefix_outlives_the_request_that_brought_it() -> None:
+    active = ActiveBlocks(1)
+    first = u64([1, 2, 3, 4])
+    active.acquire(0, first)
+    active.acquire(0, u64([1, 2, 8]))
+    active.release(0, first)
+    del first
+    other = [u64([7] * 4) for _ in range(50)]
+    assert active.shared_depth(u64([1, 2, 3, 4])).tolist() == [2]
+    assert len(other) == 50
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_many_long_requests_that_branch_anywhere_give_what_a_counter_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    slots = 70
+    active = ActiveBlocks(slots)
+    plain = [Counter[int]() for _ in range(slots)]
+    prompts = [[rng.randrange(5) for _ in range(rng.randrange(40))]]
+    open_requests: list[tuple[int, np.ndarray]] = []
+    for step in range(400):
+        if rng.random() < 0.7 or not open_requests:
+            parent = rng.choice(prompts)
+            prompt = parent[: rng.randrange(len(parent) + 1)] + [rng.randrange(3) for _ in range(rng.randrange(30))]
+            prompts.append(prompt)
+            keys = block_keys(np.array(prompt, np.uint32), 1, 5)
+            slot = rng.randrange(slots)
+            active.acquire(slot, keys)
+            plain[slot].update(keys.tolist())
+            open_requests.append((slot, keys))
+        else:
+            slot, keys = open_requests.pop(rng.randrange(len(open_requests)))
+            active.release(slot, keys.copy())
+            plain[slot] -= Counter(keys.tolist())
+        if step % 100 == 50:
+            slot = rng.randrange(slots)
+            active.drop(slot)
+            plain[slot].clear()
+            open_requests = [request for request in open_requests if request[0] != slot]
+        if step % 20 == 0:
+            keys = block_keys(np.array(rng.choice(prompts), np.uint32), 1, 5)
+            assert active.shared_depth(keys).tolist() == [sum(key in held for key in keys.tolist()) for held in plain]
+            assert active.counts().tolist() == [len(held) for held in plain]
+    for slot, keys in open_requests:
+        active.release(slot, keys)
+    assert (active.counts().any(), active.chains, active.unknown_releases) == (False, 0, 0)
     check_table(active._table)

@@ -4,12 +4,12 @@ import os
 import time
 from pathlib import Path
 
-from router.prefix import blocks, hashing, layout, operations, owners
+from router.prefix import blocks, hashing, layout, operations, owners, rows, runs
 from router.prefix.warm import warm
 
 
 def kernels() -> list:
-    modules = (hashing, owners, blocks, operations)
+    modules = (hashing, owners, blocks, operations, runs, rows)
     return [value for module in modules for value in vars(module).values() if hasattr(value, "overloads")]
 
 
