@@ -277,14 +277,10 @@ class Runner:
 
     async def _prime(self, block: Block, arm: Arm, requests: Sequence[Request], style: BodyStyle) -> list[Measured]:
         """Sends the shared prefixes one after the other."""
-        primed: list[Measured] = []
-        for request in prime_requests(requests):
-            run = await self.generator.run([request], arm.target, style, label=f"b{block.index}")
-            if run.interrupted:
-                self.experiment.interrupted = True
-                break
-            primed.append(Measured(request, run.timings[0]))
-        return primed
+        shared = prime_requests(requests)
+        run = await self.generator.run(shared, arm.target, style, label=f"b{block.index}")
+        self.experiment.interrupted = run.interrupted
+        return [Measured(request, timing) for request, timing in zip(run.requests, run.timings, strict=True)]
 
     async def _cold(self, block: Block) -> ColdProof:
         if self._starter is None:

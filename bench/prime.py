@@ -18,7 +18,7 @@ MOST = 256
 
 def prime_requests(requests: Sequence[Request]) -> list[Request]:
     """One request of one token for each group that at least two sessions of these requests share, the largest group
-    first; its prompt is the longest prefix that all requests of the group have in common.
+    first; its prompt is the longest prefix that all requests of the group share. Each waits for the one before.
     """
     groups: dict[str, list[Request]] = {}
     for request in requests:
@@ -34,11 +34,12 @@ def prime_requests(requests: Sequence[Request]) -> list[Request]:
                 replace(
                     first,
                     id=f"prime-{len(made)}",
+                    session=f"prime-{len(made)}",
                     at=0.0,
                     output_len=1,
                     pieces=pieces,
                     roles=first.roles[: len(pieces)],
-                    after=None,
+                    after=made[-1].id if made else None,
                     think=0.0,
                     abort_after=None,
                 )

@@ -46,3 +46,11 @@ def test_a_piece_held_to_different_lengths_is_shared_to_the_shortest() -> None:
 
 def test_prompts_without_a_common_start_share_nothing() -> None:
     assert common_prefix([(Piece(1, 5),), (Piece(2, 5),)]) == ()
+
+
+def test_each_priming_request_waits_for_the_one_before() -> None:
+    made = prime_requests(
+        [request(i, f"s{i}", f"g{i % 3}", Piece(10 + i % 3, 50), Piece(100 + i, 5)) for i in range(6)]
+    )
+    assert [one.after for one in made] == [None, made[0].id, made[1].id]
+    assert len({one.session for one in made}) == 3

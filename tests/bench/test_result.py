@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bench.arms import Fleet
 from bench.design import plan
@@ -181,3 +183,23 @@ def test_the_markdown_has_the_verdict_and_a_column_an_arm(data: dict[str, Any]) 
     assert "**kv against random: mean TTFT is 50% lower" in text
     assert "| | kv | random |" in text
     assert "| TTFT p99, ms | 50.0 | ∞ |" in text
+
+
+def test_no_output_has_a_ratio_of_an_unstable_arm() -> None:
+    def growing(arm: str, round_: int, number: int, sched: float) -> Any:
+        return timing(sched, ttft=0.2 * number if arm == "random" else 0.1, cached=64)
+
+    arms, found = experiment(("kv", "random"), growing)
+    verdict = reach(arms, found, [], None, Limits(), 0, draws=200)
+    made = workload()
+    provenance = Provenance("0.1.0", ["bench"], 0, made, describe(made), Fleet("2 engines", []))
+    data: Any = result(verdict, found, plan(2, 8, 0), provenance)
+    assert data["comparisons"] == []
+    assert [arm["stable"] for arm in data["arms"]] == [True, False]
+    console = Console(width=200, file=io.StringIO())
+    console.print(render(verdict))
+    shown = [markdown(data), html(data, verdict)[0], console.file.getvalue()]  # type: ignore[attr-defined]
+    for text in shown:
+        assert "unstable at this rate" in text
+        assert "95 % interval" not in text
+        assert "Comparisons" not in text

@@ -49,16 +49,16 @@ def test_holm_keeps_all_tests_of_an_experiment_together_below_five_percent() -> 
 
 @pytest.mark.parametrize("between", [0.02, 0.2])
 def test_the_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says(between: float) -> None:
-    """Eight rounds, equal arms: 95 % wanted, and 120 experiments leave three standard errors of 6 %."""
+    """Eight rounds, equal arms: 95 % wanted, and 80 experiments leave three standard errors of 7 %."""
     rng = np.random.default_rng(11)
     covered = 0
-    for _ in range(120):
+    for _ in range(80):
         pairs = [block_pair(rng, between) for _ in range(8)]
         base, other = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
-        found = compare({"m": Paired(base, other, statistic("mean"))}, [pair[2] for pair in pairs], rng, draws=250)["m"]
+        found = compare({"m": Paired(base, other, statistic("mean"))}, [pair[2] for pair in pairs], rng, draws=200)["m"]
         assert found.ci95 is not None
         covered += found.ci95[0] <= 1 <= found.ci95[1]
-    assert covered / 120 >= 0.89
+    assert covered / 80 >= 0.88
 
 
 @pytest.mark.parametrize("q", [50, 95])
