@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from router.proxy.answers import answer_head
 from router.proxy.bodies import ChunkedBody, LengthBody
 from router.proxy.errors import BadChunk, BadRequest, BodyTooLarge, error_answer, refusal
-from router.proxy.heads import CHUNKED, RequestHead, known_request
+from router.proxy.heads import BAD_LINES, CHUNKED, RequestHead, known_request
 from router.proxy.interface import Answer, Inbound, Outcome
 from router.proxy.relay import Exchange
 from router.proxy.request_ids import given
@@ -227,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
         """
         self._check_size(len(data))
         if data.count(b"\n", new) != data.count(b"\r\n", max(new - 1, 0)):
-            raise BadRequest(400, "bad_request_head", "A line of the request head does not end in CRLF.")
+            raise BadRequest(400, "bad_request_head", BAD_LINES)
 
     def _check_size(self, size: int) -> None:
         limit = self._plane.limits.max_head

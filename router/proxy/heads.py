@@ -33,6 +33,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2}(?: [\t -~\x80-\xff]*)
 _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t -~\x80-\xff]*)")
 _NO_CONTROLS = bytes(set(range(256)) - set(b"\r\n\0"))
 _LONGEST_LENGTH = 18
+BAD_LINES = "The request head has a NUL, or a line that does not end in CRLF."
 _REMEMBERED = 256
 _LONGEST_REMEMBERED = 4096
 
@@ -79,7 +80,7 @@ def read_request(raw: bytes, max_headers: int) -> RequestHead:
     controls = raw.translate(None, _NO_CONTROLS)
     breaks = len(controls) // 2
     if controls != b"\r\n" * breaks:
-        raise BadRequest(400, "bad_request_head", "The request head has a NUL, or a line that does not end in CRLF.")
+        raise BadRequest(400, "bad_request_head", BAD_LINES)
     count = breaks - 2
     if count > max_headers:
         raise BadRequest(431, "too_many_headers", f"The request has more than {max_headers} headers.")

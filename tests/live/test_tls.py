@@ -53,7 +53,9 @@ def test_a_client_without_a_certificate_is_turned_away(secure: RunningRouter, pa
         http.get(f"{secure.url}/health")
 
 
-def test_an_engine_behind_tls_is_probed_asked_for_tokens_and_routed_to(secure: RunningRouter, papers: Papers) -> None:
+def test_an_engine_behind_tls_is_probed_asked_for_tokens_and_routed_to(
+    sims: SimFleet, secure: RunningRouter, papers: Papers
+) -> None:
     cert, key = papers.issue("outer", "outer")
     options = ["--upstream-tls-ca", str(papers.ca), "--upstream-tls-cert", str(cert), "--upstream-tls-key", str(key)]
     with running_router("--router-mode", "kv", *options, "--worker", f"{secure.url},id=behind-tls") as outer:
@@ -61,7 +63,8 @@ def test_an_engine_behind_tls_is_probed_asked_for_tokens_and_routed_to(secure: R
         assert (worker["health"], worker["models"]) == ("up", ["sim"]), outer.log()
         answer = outer.ask()
         assert (answer.status_code, answer.headers["x-kvctl-worker"]) == (200, "behind-tls")
-        assert outer.decision(answer)["prompt_tokens"] > 0, "the engine was asked for the tokens"
+        counted = httpx.post(f"{sims.engines[0].url}/tokenize", json={"model": "sim", "prompt": BODY["prompt"]})
+        assert outer.decision(answer)["prompt_tokens"] == counted.json()["count"], "the engine was asked"
 
 
 def test_an_engine_whose_certificate_nobody_signed_is_not_reached_and_the_log_says_why(secure: RunningRouter) -> None:
