@@ -27,7 +27,7 @@ def main() -> None:
         given.peers,
         given.tokenizer,
         given.streams,
-        given.held,
+        held=given.held,
     )
     try:
         outcome = run(plan)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _OPENING = 200
 _FIRST_ANSWER = 30.0
+_MOST_MISSED = 0.02
 
 
 class Job(msgspec.Struct):
@@ -65,7 +66,7 @@ class LoadError(Exception):
 class _Counts:
     done: int = 0
     failed: int = 0
-    sent: int = 0
+    missed: int = 0
     said: str = ""
     times: list[float] = field(default_factory=list)
 
@@ -153,7 +154,9 @@ class Client(asyncio.Protocol):
 
     def _refused(self, data: bytes) -> None:
         self.counts.failed += 1
-        self.counts.said = self.counts.said or data[:300].decode("latin-1")
+        head, _, body = data.decode("latin-1").partition("\r\n\r\n")
+        status = head.partition("\r\n")[0]
+        self.counts.said = self.counts.said or " ".join(f"{status}: {body[:200]}".split())
         self.close()
 
 
@@ -263,22 +266,21 @@ async def _all_started(clients: list[Client], counts: _Counts) -> None:
 
 
 async def _send_paced(job: Job, requests: _Requests, counts: _Counts, idle: deque[Client]) -> None:
-    """One request each 1/rate seconds; one for which no connection is free counts as failed."""
+    """One request each 1/rate seconds; one for which no connection is free is left out, and counted as missed."""
     start, number = time.perf_counter(), 0
     while True:
         number += 1
         if idle:
             idle.popleft().send(requests.next())
         else:
-            counts.failed += 1
-            counts.said = counts.said or f"no connection was free at {job.rate:g} requests/s"
+            counts.missed += 1
         await asyncio.sleep(max(start + number / job.rate - time.perf_counter(), 0))
 
 
 async def _window(job: Job, counts: _Counts) -> Result:
     """What is counted in the next `seconds`."""
     counts.times.clear()
-    failed = counts.failed
+    failed, missed = counts.failed, counts.missed
     done, began = counts.done, time.perf_counter()
     router, client = cpu_seconds(job.pids), time.process_time()
     await asyncio.sleep(job.seconds)
@@ -286,6 +288,9 @@ async def _window(job: Job, counts: _Counts) -> Result:
     router, client = cpu_seconds(job.pids) - router, time.process_time() - client
     if not done and job.load is not Load.HOLD:
         raise LoadError(counts.said or "no answer came")
+    missed = counts.missed - missed
+    if missed > _MOST_MISSED * job.rate * seconds:
+        raise LoadError(f"{done / seconds:.0f} requests/s were answered where {job.rate:g} were to be sent")
     times = sorted(counts.times)
     return Result(
         done=done,

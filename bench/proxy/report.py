@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.proxy.load import Result
 from bench.proxy.prompts import Load
 from bench.proxy.routers import PEERS, Arm
-from bench.proxy.run import CONNECTIONS, PACED, Measured, Outcome, Plan
+from bench.proxy.run import CONNECTIONS, Measured, Outcome, Plan
 
 BEGIN = "<!-- bench-proxy: begin -->"
 END = "<!-- bench-proxy: end -->"
@@ -127,7 +127,7 @@ def _setup(plan: Plan, outcome: Outcome) -> str:
     peers = ", ".join(f"{name} {version}" for name, version in PEERS.items())
     return (
         f"{plan.rounds} rounds, {plan.seconds:g} s a measurement, {os.cpu_count()} cores ({outcome.cores}). {peers}. "
-        f"{CONNECTIONS} keep-alive connections; added latency is over the engines alone, at {PACED:g} requests/s. "
+        f"{CONNECTIONS} keep-alive connections; added latency is over the engines alone, at {plan.rate:g} requests/s. "
         "Medians of the rounds; in brackets the ratio to vllm-router of the same load."
     )
 
@@ -182,16 +182,17 @@ def _streams(plan: Plan, outcome: Outcome, figures: Figures) -> str:
 
 
 def _goals(figures: Figures) -> str:
-    rows = ["| goal | measured | |", "|---|---:|---|"]
+    rows = ["| goal | measured | | by CPU time |", "|---|---:|---|---:|"]
     for goal in GOALS:
         ratio = figures.ratio(goal.mine, goal.theirs, goal.figure)
+        costs = figures.ratio(goal.theirs, goal.mine, "request") if goal.figure == "rate" else None
         if ratio is None:
             verdict, shown = "not measured", ""
         else:
             met = ratio >= goal.bound if goal.least else ratio <= goal.bound
             missing = goal.bound / ratio if goal.least else ratio / goal.bound
             verdict, shown = "met" if met else f"missed by a factor of {missing:.2f}", f"{ratio:.2f}"
-        rows.append(f"| {goal.text} | {shown} | {verdict} |")
+        rows.append(f"| {goal.text} | {shown} | {verdict} | {'' if costs is None else f'{costs:.2f}'} |")
     return "\n".join(rows)
 
 
@@ -200,10 +201,11 @@ def _notes(plan: Plan, outcome: Outcome) -> list[str]:
     notes = []
     for arm in plan.arms:
         if arm.name in outcome.failed:
-            kept, why = len(outcome.rounds.get(arm.name, [])), outcome.failed[arm.name]
-            notes.append(f"{arm.title} ({arm.name}): {kept} of {plan.rounds} rounds; the last failure: {why}")
+            kept = sum(one.closed is not None for one in outcome.rounds.get(arm.name, []))
+            why = outcome.failed[arm.name]
+            notes.append(f"{arm.title} ({arm.name}): measured in {kept} of {plan.rounds} rounds; last failure: {why}")
         rounds = outcome.rounds.get(arm.name, [])
-        if any(_client_bound(arm, one.closed) for one in rounds):
+        if any(_client_bound(arm, one) for one in rounds):
             notes.append(
                 f"{arm.title} ({arm.name}): client and engines were the limit of requests/s, not the router; read its "
                 "CPU time instead"
@@ -214,12 +216,13 @@ def _notes(plan: Plan, outcome: Outcome) -> list[str]:
     return notes
 
 
-def _client_bound(arm: Arm, closed: Result | None) -> bool:
+def _client_bound(arm: Arm, one: Measured) -> bool:
+    closed = one.closed
     if closed is None:
         return False
     if arm.start is None:
         return closed.client_cpu / closed.seconds > _BUSY_CLIENT
-    return closed.router_cpu / closed.seconds < _IDLE_ROUTER
+    return closed.router_cpu / closed.seconds + one.foreign < _IDLE_ROUTER
 
 
 def write(document: Path, text: str) -> None:

@@ -114,6 +114,7 @@ def _smg(policy: str) -> Start:
         port = free_port()
         command = [str(place.peers / "smg"), "launch", "--host", "127.0.0.1", "--port", str(port), "--policy", policy]
         command += ["--prometheus-port", str(free_port()), "--log-level", "warn", "--disable-tokenizer-autoload"]
+        command += ["--max-concurrent-requests", "20000", "--queue-size", "20000"]
         command += ["--worker-urls", *engines.urls, "--worker-startup-check-interval", "1"]
         return _answering(processes.start(command, place.core, place.folder / f"{name}.log"), port)
 

@@ -33,7 +33,8 @@ _PUBLISHED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`seconds` of each measurement. `streams` is how many are open at once for the rate of items."""
+    """`seconds` of each measurement. `streams` is how many are open at once for the rate of items, `rate` that of the
+    requests whose latency is measured, `held` how many streams are held open for the memory of one."""
 
     arms: tuple[Arm, ...]
     rounds: int
@@ -41,12 +42,14 @@ class Plan:
     peers: Path
     tokenizer: Path
     streams: int = 256
+    rate: float = PACED
     held: int = HELD
 
 
 @dataclass(slots=True)
 class Measured:
-    """What an arm gave in one round. `foreign`: share of the router's core that other programs took meanwhile."""
+    """What an arm gave in one round; None where it failed, `failed` says why. `foreign`: share of the router's core
+    that other programs took meanwhile."""
 
     closed: Result | None = None
     paced: Result | None = None
@@ -54,11 +57,12 @@ class Measured:
     held: Result | None = None
     memory: int = 0
     foreign: float = 0.0
+    failed: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """`rounds` by arm name; `failed` says why an arm has none, or not all."""
+    """`rounds` by arm name, one entry a round; `failed` says why an arm has nothing in some of them."""
 
     rounds: dict[str, list[Measured]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -132,16 +136,21 @@ class Bench:
             busy, cpu = processes.core_busy(self.place.core), processes.cpu_seconds(pids)
             began = time.monotonic()
             found.closed = self.measured(arm, targets, pids, "closed", plan.seconds)
-            found.paced = self.measured(arm, targets, pids, "paced", plan.seconds, rate=PACED)
+            with _noting(found):
+                found.paced = self.measured(arm, targets, pids, "paced", plan.seconds, rate=plan.rate)
             if arm.streams:
-                found.streams = self.measured(
-                    arm, targets, pids, "streams", plan.seconds, load=Load.STREAM, connections=plan.streams
-                )
+                with _noting(found):
+                    found.streams = self.measured(
+                        arm, targets, pids, "streams", plan.seconds, load=Load.STREAM, connections=plan.streams
+                    )
             others = processes.core_busy(self.place.core) - busy - (processes.cpu_seconds(pids) - cpu)
             found.foreign = max(others, 0.0) / (time.monotonic() - began)
             if held and arm.streams and pids:
                 found.memory = processes.memory_bytes(pids)
-                found.held = self.measured(arm, targets, pids, "streams", 1.0, load=Load.HOLD, connections=plan.held)
+                with _noting(found):
+                    found.held = self.measured(
+                        arm, targets, pids, "streams", 1.0, load=Load.HOLD, connections=plan.held
+                    )
         return found
 
     def measured(
@@ -163,6 +172,15 @@ class Bench:
         return result
 
 
+@contextmanager
+def _noting(found: Measured) -> Iterator[None]:
+    """A measurement that fails leaves the others of its arm alone."""
+    try:
+        yield
+    except processes.NotStarted as error:
+        found.failed.append(str(error))
+
+
 def run(plan: Plan) -> Outcome:
     """All rounds. An arm that fails is tried again in the next round, and never left out in silence."""
     outcome = Outcome()
@@ -178,9 +196,12 @@ def run(plan: Plan) -> Outcome:
                         found = bench.measure(arm, held=number == plan.rounds - 1)
                     except processes.NotStarted as error:
                         outcome.failed[arm.name] = str(error)
+                        outcome.rounds.setdefault(arm.name, []).append(Measured(failed=[str(error)]))
                         _say(f"  {arm.name} failed: {error}")
                         continue
                     outcome.rounds.setdefault(arm.name, []).append(found)
+                    if found.failed:
+                        outcome.failed[arm.name] = found.failed[-1]
                     assert found.closed is not None
                     _say(f"  {found.closed.done / found.closed.seconds:,.0f} requests/s")
         finally:

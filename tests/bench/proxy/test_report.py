@@ -52,12 +52,15 @@ def test_a_goal_that_is_missed_says_by_how_much() -> None:
     slow.rounds["kvctl-rr"] = [measured(10_000, 1.0, 200e-6, 500e-6)] * 2
     slow.rounds["vllm-rr"] = [measured(20_000, 1.0, 200e-6, 500e-6)] * 2
     text = report.markdown(plan("direct", "kvctl-rr", "vllm-rr"), slow)
-    assert "| round-robin: requests/s at least 1.2 times vllm-router's | 0.50 | missed by a factor of 2.40 |" in text
+    assert (
+        "| round-robin: requests/s at least 1.2 times vllm-router's | 0.50 | missed by a factor of 2.40 | 0.50 |"
+        in text
+    )
 
 
 def test_a_goal_that_is_met_says_so() -> None:
     text = report.markdown(plan("direct", "kvctl-rr", "vllm-rr"), outcome())
-    assert "| round-robin: requests/s at least 1.2 times vllm-router's | 1.75 | met |" in text
+    assert "| round-robin: requests/s at least 1.2 times vllm-router's | 1.75 | met | 1.75 |" in text
 
 
 def test_a_router_that_was_not_busy_is_noted() -> None:

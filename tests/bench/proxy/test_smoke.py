@@ -24,7 +24,7 @@ def arm(name: str) -> Arm:
 
 
 def plan(*names: str) -> Plan:
-    return Plan(tuple(map(arm, names)), 1, 0.5, ROOT / "no-peers", TOKENIZER, streams=8, held=20)
+    return Plan(tuple(map(arm, names)), 1, 0.5, ROOT / "no-peers", TOKENIZER, streams=8, held=20, rate=50.0)
 
 
 @needs_two_cores
@@ -42,14 +42,13 @@ def test_a_round_of_direct_and_kvctl_has_every_figure() -> None:
 
 @needs_two_cores
 def test_kv_sends_chats_and_ids_to_the_engines_that_hold_them(tmp_path: Path) -> None:
-    bench = Bench(plan("kvctl-kv-chat", "kvctl-kv-ids"), tmp_path)
+    bench, kv = Bench(plan("kvctl-kv-chat"), tmp_path), arm("kvctl-kv-chat")
     try:
-        for name, path in (("kvctl-kv-chat", "/v1/chat/completions"), ("kvctl-kv-ids", "/v1/completions")):
-            with bench.running(arm(name)) as (targets, pids):
-                paths = f"{bench.engines.urls[0]}/stub/paths"
+        with bench.running(kv) as (targets, pids):
+            paths = f"{bench.engines.urls[0]}/stub/paths"
+            for load, path in ((Load.CHAT, "/v1/chat/completions"), (Load.IDS, "/v1/completions")):
                 httpx.get(paths, trust_env=False).raise_for_status()
-                measured = bench.measured(arm(name), targets, pids, "paced", 0.5, connections=4, rate=20.0)
-                assert measured.done > 0
+                bench.measured(kv, targets, pids, "paced", 0.5, load=load, connections=4, rate=20.0)
                 counts = httpx.get(paths, trust_env=False).json()
                 assert counts["held"] == counts[path] > 0
     finally:
