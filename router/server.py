@@ -120,7 +120,11 @@ class Router:
         loop = asyncio.get_running_loop()
         try:
             self.parts = parts = JournalParts(
-                settings.api_keys_file, settings.access_log, settings.traces, settings.dispatch.aliases
+                settings.api_keys_file,
+                settings.access_log,
+                settings.traces,
+                settings.dispatch.aliases,
+                tenants=settings.dispatch.admission.tenant_limit is not None,
             )
         except PartError as error:
             raise StartError(str(error)) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from router.callers.gate import OPEN_PATHS, Gate
+from router.callers.keys import MAX_KEYS
 from router.journal.record import RequestRecord
 from router.model import NO_HINTS, Hints, RouteRequest
 from router.proxy.interface import Inbound
@@ -21,8 +22,11 @@ _BYTES_A_TOKEN = 4
 class Entrance:
     """Every request here has a record: the router keeps a journal wherever it has a gate."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, *, tenants: bool) -> None:
+        """`tenants`: whether anything counts requests by tenant; else the caller's is not put in its place."""
         self.gate = gate
+        self._tenants = tenants
+        self._hints: dict[str, Hints] = {}
 
     def enter(self, inbound: Inbound) -> frozenset[str] | None:
         """Returns the models the caller may use, None for all.
@@ -46,11 +50,25 @@ class Entrance:
         if account is None:
             return
         self.gate.check_model(account, model or "")
-        tenant = account.caller.tenant
-        request.hints = Hints(tenant=tenant) if request.hints is NO_HINTS else replace(request.hints, tenant=tenant)
+        if self._tenants:
+            request.hints = self._as_tenant(request.hints, account.caller.tenant)
         if body is not None:
-            bounds = [bound for bound in (body.max_tokens, request.hints.osl) if bound is not None and bound >= 0]
-            record.expected_output = max(body.n, 1) * min(bounds, default=UNBOUNDED_OUTPUT)
+            bound, expected = body.max_tokens, request.hints.osl
+            if bound is None or bound < 0:
+                bound = UNBOUNDED_OUTPUT if expected is None else expected
+            elif expected is not None and expected < bound:
+                bound = expected
+            record.expected_output = bound * body.n if body.n > 1 else bound
+
+    def _as_tenant(self, hints: Hints, tenant: str) -> Hints:
+        if hints is not NO_HINTS:
+            return replace(hints, tenant=tenant)
+        known = self._hints.get(tenant)
+        if known is None:
+            if len(self._hints) >= MAX_KEYS:
+                self._hints.clear()
+            known = self._hints[tenant] = Hints(tenant=tenant)
+        return known
 
     @staticmethod
     def charge(inbound: Inbound, request: RouteRequest) -> None:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from router.journal.access_log import AccessLog
-from router.journal.line import AccessLine, clean, stamp
+from router.journal.line import AccessLine, clean, ms, stamp
 from router.journal.record import RequestRecord
 from router.legs import RoutedLeg
 from router.proxy.interface import Answer, Inbound, Outcome, Record
@@ -80,7 +80,7 @@ def _line(inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: f
         client=inbound.client,
         caller=None if caller is None else caller.name,
         tenant=None if caller is None else caller.tenant,
-        method=clean(inbound.method),
+        method=inbound.method,
         path=clean(inbound.path),
         model=None,
         worker=None,
@@ -89,10 +89,10 @@ def _line(inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: f
         code=None if answer is None else answer.code or None,
         bytes_in=len(inbound.body),
         bytes_out=record.bytes_out,
-        total_ms=_ms(now - inbound.arrived),
-        ttft_ms=_ms(record.began - inbound.arrived) if record.began else None,
+        total_ms=ms(now - inbound.arrived),
+        ttft_ms=ms(record.began - inbound.arrived) if record.began else None,
         queue_ms=0.0,
-        tokenise_ms=_ms(record.tokenise_s) if record.tokenise_s else None,
+        tokenise_ms=ms(record.tokenise_s) if record.tokenise_s else None,
         decide_ms=None,
         prompt_tokens=None,
         cached_tokens=None,
@@ -109,18 +109,14 @@ def _line(inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: f
         line.tenant = clean(request.hints.tenant) or None
     line.model = clean(request.model) or None
     line.worker = leg.worker.id
-    line.queue_ms = _ms(request.waited_s)
-    line.decide_ms = round(decision.decide_us / 1e3, 3)
+    line.queue_ms = ms(request.waited_s)
+    line.decide_ms = ms(decision.decide_us / 1e6)
     line.prompt_tokens = request.prompt_tokens or None
     line.output_tokens = leg.booking.output_tokens or None
     if leg.first_at:
-        line.ttft_ms = _ms(leg.first_at - inbound.arrived)
+        line.ttft_ms = ms(leg.first_at - inbound.arrived)
     if said is not None:
         line.prompt_tokens = line.prompt_tokens if said.prompt_tokens is None else said.prompt_tokens
         line.cached_tokens = said.cached_tokens
         line.output_tokens = line.output_tokens if said.completion_tokens is None else said.completion_tokens
     return line
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 3)

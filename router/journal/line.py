@@ -7,6 +7,7 @@ to a length, and what a terminal or a reader of lines could take for something e
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -45,7 +46,6 @@ class AccessLine(msgspec.Struct, omit_defaults=False):
     retries: int
 
 
-_FIELDS = AccessLine.__struct_fields__
 _encoder = msgspec.json.Encoder()
 
 
@@ -55,20 +55,28 @@ def as_json(line: AccessLine) -> bytes:
 
 def as_text(line: AccessLine) -> bytes:
     """`time=… request_id=… …`, each field always there; `-` for None; quoted where it holds a space, quote or `=`."""
-    parts = []
-    for name, value in zip(_FIELDS, msgspec.structs.astuple(line), strict=True):
-        if value is None:
-            value = "-"
-        elif isinstance(value, str):
-            value = _quoted(value)
-        parts.append(f"{name}={value}")
-    return " ".join(parts).encode() + b"\n"
+    return (
+        f"time={line.time} request_id={_text(line.request_id)} decision_id={_text(line.decision_id)} "
+        f"client={_text(line.client)} caller={_text(line.caller)} tenant={_text(line.tenant)} "
+        f"method={_text(line.method)} path={_text(line.path)} model={_text(line.model)} worker={_text(line.worker)} "
+        f"status={line.status} outcome={line.outcome} code={_text(line.code)} "
+        f"bytes_in={line.bytes_in} bytes_out={line.bytes_out} total_ms={line.total_ms} ttft_ms={_number(line.ttft_ms)} "
+        f"queue_ms={line.queue_ms} tokenise_ms={_number(line.tokenise_ms)} decide_ms={_number(line.decide_ms)} "
+        f"prompt_tokens={_number(line.prompt_tokens)} cached_tokens={_number(line.cached_tokens)} "
+        f"output_tokens={_number(line.output_tokens)} retries={line.retries}\n"
+    ).encode()
 
 
-def _quoted(text: str) -> str:
-    if text and text != "-" and not any(one in text for one in ' "='):
-        return text
-    return '"' + text.replace('"', "'") + '"'
+def _text(value: str | None) -> str:
+    if value is None:
+        return "-"
+    if value and value != "-" and " " not in value and '"' not in value and "=" not in value:
+        return value
+    return '"' + value.replace('"', "'") + '"'
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def clean(text: str) -> str:
@@ -86,4 +94,14 @@ def _escape(code: int) -> str:
 
 def stamp(at: float) -> str:
     """`2026-12-01T01:48:46.123Z`."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{int(at * 1000) % 1000:03d}Z"
+    return f"{_second(int(at))}.{int(at * 1000) % 1000:03d}Z"
+
+
+@lru_cache(8)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def ms(seconds: float) -> float:
+    """Milliseconds to the microsecond."""
+    return int(seconds * 1e6 + 0.5) / 1e3

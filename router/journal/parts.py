@@ -38,6 +38,8 @@ class JournalParts:
         access: AccessLogSettings | None,
         traces: TraceSettings | None,
         aliases: Mapping[str, str],
+        *,
+        tenants: bool,
     ) -> None:
         self.gate: Gate | None = None
         if keys_file is not None:
@@ -46,7 +48,7 @@ class JournalParts:
             except KeysFileError as error:
                 raise PartError(f"--api-keys-file: {error}") from None
         self.keys_file = keys_file
-        self.entrance = None if self.gate is None else Entrance(self.gate)
+        self.entrance = None if self.gate is None else Entrance(self.gate, tenants=tenants)
         self.traces = None if traces is None else _traces(traces)
         self.access: AccessLog | None = None
         if access is not None:

@@ -39,6 +39,7 @@ _OPERATIONS = {
 }
 _HEADERS = (b"traceparent", b"tracestate")
 _w3c = TraceContextTextMapPropagator()
+_NOWHERE = trace.set_span_in_context(trace.INVALID_SPAN)
 
 
 def exporting(settings: TraceSettings) -> SpanProcessor:
@@ -62,16 +63,10 @@ class Traces:
         self._tracer = self._provider.get_tracer("kvctl", kvctl_version())
 
     def begin(self, inbound: Inbound, record: RequestRecord) -> Span:
-        method = inbound.method
-        operation = _OPERATIONS.get(inbound.path)
-        attributes = {"http.request.method": method, "url.path": clean(inbound.path)}
-        if operation is not None:
-            attributes["gen_ai.operation.name"] = operation
         return self._tracer.start_span(
-            f"{operation} request" if operation else f"{method} request",
+            f"{_OPERATIONS.get(inbound.path) or inbound.method} request",
             context=_parent(inbound),
             kind=trace.SpanKind.SERVER,
-            attributes=attributes,
             start_time=_ns(record.at),
         )
 
@@ -79,9 +74,11 @@ class Traces:
     def upstream(record: RequestRecord) -> bytes:
         """The line by which the engine learns of the request's span; it replaces the client's `traceparent`."""
         assert record.span is not None
-        carrier: dict[str, str] = {}
-        _w3c.inject(carrier, trace.set_span_in_context(record.span))
-        return "".join(f"{name}: {value}\r\n" for name, value in carrier.items()).encode("latin-1", "replace")
+        own = record.span.get_span_context()
+        lines = f"traceparent: 00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}\r\n"
+        if own.trace_state:
+            lines += f"tracestate: {own.trace_state.to_header()}\r\n"
+        return lines.encode("latin-1", "replace")
 
     def end(self, inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: float) -> None:
         span = record.span
@@ -98,8 +95,12 @@ class Traces:
 
     def _describe(self, span: Span, inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None) -> None:
         outcome = "answered" if record.outcome is None else record.outcome.value
+        if operation := _OPERATIONS.get(inbound.path):
+            span.set_attribute("gen_ai.operation.name", operation)
         span.set_attributes(
             {
+                "http.request.method": inbound.method,
+                "url.path": clean(inbound.path),
                 "http.response.status_code": record.status,
                 "kvctl.request_id": inbound.request_id,
                 "kvctl.outcome": outcome,
@@ -184,7 +185,7 @@ def _parent(inbound: Inbound) -> Context:
     for name, value in inbound.headers:
         if name in _HEADERS:
             carrier.setdefault(name.decode(), value.decode("latin-1").strip())
-    return _w3c.extract(carrier) if carrier else trace.set_span_in_context(trace.INVALID_SPAN)
+    return _w3c.extract(carrier) if carrier else _NOWHERE
 
 
 def _at(record: RequestRecord, inbound: Inbound, moment: float) -> int:
