@@ -51,6 +51,8 @@ def announce_rounds(console: Console, arms: int, rounds: int, pairs: int, auto: 
             f"{rounds} rounds of {arms} blocks: the smallest p that they can reach is {least:.3g}, corrected for "
             f"{tests} tests{enough}",
         )
+    if auto is not None:
+        say(console, f"of these as many of {auto.most} rounds as find a difference of {auto.effect:.1%} with 80 %")
     if arms > 1 and pairs:
         say(console, f"before them {pairs} A/A pairs: what two blocks of one arm differ by is noise")
     period = len(williams(arms))
