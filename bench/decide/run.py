@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Plan:
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Results:
-    notes: list[str] = []
+    notes = busy(os.getloadavg()[0], os.cpu_count() or 1)
     cells = []
     for cell in CELLS:
         say(f"{cell.workers} workers, {cell.tokens} tokens")
@@ -53,6 +54,13 @@ def run(plan: Plan, say: Callable[[str], None]) -> Results:
         )
     say("memory")
     return Results(cells, ingested, [memory.taken(*fill) for fill in FILLS], notes)
+
+
+def busy(load: float, cores: int) -> list[str]:
+    """What to say where other programs run: a median of many survives that, a p99 does not. Half a core is nobody."""
+    if load < 0.5:
+        return []
+    return [f"load average {load:.1f} on {cores} cores at the start: other programs ran, so read ratios and no p99"]
 
 
 def _cell(cell: Cell, plan: Plan, python: Path | None) -> Measured:

@@ -11,6 +11,7 @@ from bench.decide import ingest, memory
 from bench.decide.fleet import BLOCK, Cell, core_of, held_blocks, prompt_of
 from bench.decide.peer import Peer, PeerError
 from bench.decide.report import BEGIN, END, GOAL_CELL, Ingested, Measured, Results, markdown, verdicts, write
+from bench.decide.run import busy
 from bench.decide.timing import Times, measure
 from router.events.wire import WireDecoder
 
@@ -94,6 +95,11 @@ def test_without_dynamo_its_columns_are_empty_and_its_goal_is_left_out() -> None
     assert "| – | – | – |" in markdown(alone)
     assert len(verdicts(alone)) == 1
     assert "not installed" in markdown(alone)
+
+
+def test_a_busy_machine_is_noted_and_a_quiet_one_is_not() -> None:
+    assert busy(0.2, 2) == []
+    assert "load average 4.6 on 2 cores" in busy(4.6, 2)[0]
 
 
 def test_a_page_keeps_what_stands_outside_the_markers(tmp_path: Path) -> None:
