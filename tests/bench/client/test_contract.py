@@ -7,6 +7,7 @@ equality is exact.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ async def test_what_is_no_content_moves_neither_first_nor_last(kind: str) -> Non
         {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
     ],
 )
-async def test_content_reasoning_and_arguments_are_first_tokens(fields: dict[str, object]) -> None:
+async def test_content_reasoning_and_arguments_are_first_tokens(fields: dict[str, Any]) -> None:
     role = (1.75, delta(role="assistant", content=""))
     timing = await play(Script([role, (2.0, delta(**fields)), (3.0, delta(content="b")), (3.25, delta("stop"))]))
     assert (timing.ttft, timing.gaps, timing.events.content, timing.events.role) == (1.0, [1.0], 2, 1)
