@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from bench import guards
+from bench import guards, run
 from bench.client.bodies import Bodies, BodyStyle
 from bench.client.connection import Pool, Target
 from bench.client.load import LoadGenerator
@@ -20,6 +20,7 @@ from bench.client.timing import Timing
 from bench.client.watch import SelfWatch
 from bench.cold import Nonces
 from bench.design import plan
+from bench.experiment import WARM_UP
 from bench.guards import BlockFacts, Limits
 from bench.metrics import Measured, Measurements, Slo, arm_metrics, distribution, values
 from bench.prime import prime_requests
@@ -32,6 +33,7 @@ from bench.workload.tokens import Piece, PieceText, Vocabulary, piece_key
 from tests.bench.client.scripted_sse import DONE, FINISH, Framing, Script, delta, play, text, usage
 from tests.bench.fakes import FakeEngine, read_request, serving
 from tests.bench.results import request, timing
+from tests.bench.test_run import QUIET, routers, settings
 
 TEXT = PieceText(Vocabulary())
 
@@ -241,3 +243,13 @@ def test_row_30_a_mean_that_falls_because_requests_fail_voids_the_run() -> None:
     good = facts(*[timing(0.1 * i) for i in range(20)])
     bad = facts(*[timing(0.1 * i, error="timeout" if i % 4 == 0 else None) for i in range(20)])
     assert guards.errors({"kv": bad, "random": good}, Limits()) == ["kv failed 25.0% of its requests, random 0.0%"]
+
+
+def test_row_6_every_arm_is_warmed_up_and_the_warm_up_is_in_no_number() -> None:
+    engines = FakeEngine(), FakeEngine()
+    with routers(*engines) as urls:
+        outcome = run.bench(settings(urls, aa=0), QUIET)
+    for engine, arm in zip(engines, outcome.data["arms"], strict=True):  # type: ignore[call-overload]
+        first = [len(body["prompt"]) for body in engine.seen[:WARM_UP]]  # type: ignore[arg-type]
+        assert first == [64] * WARM_UP
+        assert (arm["requests"], len(engine.seen)) == (24, 24 + WARM_UP)
