@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from router.prefix.hashing import Tokens
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -46,12 +48,12 @@ class Shape(Protocol):
 
     `opening` precedes a choice's first token, `token` is one token (`piece` is its text, escaped for JSON;
     `usage` the running counts if the client asked for them), `closing` follows the last token of the last
-    choice, `whole` is the body of an answer that is not streamed.
+    choice, `whole` is the body of an answer that is not streamed. `token_id` is the token itself.
     """
 
     def opening(self, choice: int, usage: Usage) -> bytes: ...
 
-    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes: ...
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None, token_id: int) -> bytes: ...
 
     def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes: ...
 
@@ -59,9 +61,21 @@ class Shape(Protocol):
 
 
 class CompletionShape:
-    """`/v1/completions`."""
+    """`/v1/completions`. `prompts`: their ids, where the client wants to be told token ids; `n` choices each."""
 
-    def __init__(self, request_id: str, model: str, created: int, *, include_usage: bool) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        model: str,
+        created: int,
+        *,
+        include_usage: bool,
+        prompts: Sequence[Tokens] | None = None,
+        n: int = 1,
+    ) -> None:
+        self._prompts = prompts
+        self._n = n
+        self._told: set[int] = set()
         self._identity = {"id": request_id, "object": "text_completion", "created": created, "model": model}
         self._head = b"data: " + msgspec.json.encode(self._identity)[:-1] + b',"choices":['
         self._include_usage = include_usage
@@ -69,15 +83,19 @@ class CompletionShape:
     def opening(self, choice: int, usage: Usage) -> bytes:
         return b""
 
-    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes:
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None, token_id: int) -> bytes:
         reason = b'"%b"' % finish.encode() if finish else b"null"
-        return b'%b{"index":%d,"text":"%b","logprobs":null,"finish_reason":%b,"stop_reason":null}]%b}\n\n' % (
-            self._head,
-            choice,
-            piece,
-            reason,
-            _running_usage(usage),
-        )
+        line = b'%b{"index":%d,"text":"%b","logprobs":null,"finish_reason":%b,"stop_reason":null%b}]%b}\n\n'
+        return line % (self._head, choice, piece, reason, self._ids(choice, token_id), _running_usage(usage))
+
+    def _ids(self, choice: int, token_id: int) -> bytes:
+        if self._prompts is None:
+            return b',"prompt_token_ids":null,"token_ids":null'
+        prompt = b"null"
+        if choice not in self._told:
+            self._told.add(choice)
+            prompt = msgspec.json.encode(self._prompts[choice // self._n].tolist())
+        return b',"prompt_token_ids":%b,"token_ids":[%d]' % (prompt, token_id)
 
     def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         return _closing(self._head, usage) if self._include_usage else DONE
@@ -101,26 +119,30 @@ class CompletionShape:
 
 
 class ChatShape:
-    """`/v1/chat/completions`. A choice begins with a chunk that carries only the role."""
+    """`/v1/chat/completions`. A choice begins with a chunk that carries only the role. `prompt`: its ids, where the
+    client wants to be told token ids."""
 
-    def __init__(self, request_id: str, model: str, created: int, *, include_usage: bool) -> None:
+    def __init__(
+        self, request_id: str, model: str, created: int, *, include_usage: bool, prompt: Tokens | None = None
+    ) -> None:
+        self._tells = prompt is not None
+        self._prompt = b"null" if prompt is None else msgspec.json.encode(prompt.tolist())
         self._identity = {"id": request_id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._head = b"data: " + msgspec.json.encode(self._identity)[:-1] + b',"choices":['
         self._include_usage = include_usage
 
     def opening(self, choice: int, usage: Usage) -> bytes:
         delta = b'{"role":"assistant","content":""}'
-        return b'%b{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}]}\n\n' % (self._head, choice, delta)
-
-    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes:
-        reason = b'"%b","stop_reason":null' % finish.encode() if finish else b"null"
-        return b'%b{"index":%d,"delta":{"content":"%b"},"logprobs":null,"finish_reason":%b}]%b}\n\n' % (
-            self._head,
-            choice,
-            piece,
-            reason,
-            _running_usage(usage),
+        line = (
+            b'%b{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}],"prompt_token_ids":%b,"prompt_text":null}'
         )
+        return (line + b"\n\n") % (self._head, choice, delta, self._prompt)
+
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None, token_id: int) -> bytes:
+        reason = b'"%b","stop_reason":null' % finish.encode() if finish else b"null"
+        ids = b"[%d]" % token_id if self._tells else b"null"
+        line = b'%b{"index":%d,"delta":{"content":"%b"},"logprobs":null,"finish_reason":%b,"token_ids":%b}]%b}\n\n'
+        return line % (self._head, choice, piece, reason, ids, _running_usage(usage))
 
     def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         return _closing(self._head, usage) if self._include_usage else DONE

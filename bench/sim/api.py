@@ -144,7 +144,14 @@ class Api:
         )
         request_id = f"cmpl-{_id(exchange)}"
         include = bool(body.stream_options and body.stream_options.include_usage)
-        shape = CompletionShape(request_id, adapter or self._config.model, int(time.time()), include_usage=include)
+        shape = CompletionShape(
+            request_id,
+            adapter or self._config.model,
+            int(time.time()),
+            include_usage=include,
+            prompts=prompts if body.return_token_ids else None,
+            n=body.n,
+        )
         self._generate(exchange, shape, wanted, request_id)
 
     async def _chat(self, exchange: Exchange) -> None:
@@ -163,7 +170,13 @@ class Api:
         )
         include = bool(body.stream_options and body.stream_options.include_usage)
         request_id = f"chatcmpl-{_id(exchange)}"
-        shape = ChatShape(request_id, adapter or self._config.model, int(time.time()), include_usage=include)
+        shape = ChatShape(
+            request_id,
+            adapter or self._config.model,
+            int(time.time()),
+            include_usage=include,
+            prompt=prompt if body.return_token_ids else None,
+        )
         self._generate(exchange, shape, wanted, request_id)
 
     async def _responses(self, exchange: Exchange) -> None:
@@ -192,7 +205,7 @@ class Api:
             raise BadBody(f"n must be between 1 and {MOST_CHOICES}, got {wanted.n}.", param="n")
         requests = []
         for index, prompt in enumerate(wanted.prompts):
-            length, finish = self._answer_length(len(prompt), wanted.most_tokens)
+            length, finish = self._answer_length(prompt, wanted.most_tokens)
             for choice in range(wanted.n):
                 answer = self._text.answer(prompt, length, choice, chat=wanted.chat)
                 own = self._own_id(request_id, wanted, index, choice)
@@ -208,8 +221,10 @@ class Api:
         name = request_id if wanted.chat else f"{request_id}-{prompt}"
         return self._worker.request_id(name if wanted.n == 1 else f"{choice}_{name}")
 
-    def _answer_length(self, prompt: int, most: int | None) -> tuple[int, str]:
-        """How long the answer becomes, and why it ends: cut to what the context has room for."""
+    def _answer_length(self, ids: Tokens, most: int | None) -> tuple[int, str]:
+        """How long the answer becomes, and why it ends: cut to what the context has room for. A request that asks for
+        just that much leaves the length open too; what stands of the answer in the prompt counts then."""
+        prompt = len(ids)
         if prompt == 0:
             raise BadBody("The prompt has no tokens.", param="prompt")
         if most is not None and most < 1:
@@ -222,8 +237,8 @@ class Api:
                 param="input_tokens",
             )
         room = self._max_len - prompt
-        if most is None and self._config.default_output <= room:
-            return self._config.default_output, "stop"
+        if (most is None or most == room) and self._config.default_output <= room:
+            return max(self._config.default_output - self._text.begun(ids), 1), "stop"
         return room if most is None else min(most, room), "length"
 
     async def _ids_of(self, prompt: str | list[int], special: bool) -> Tokens:

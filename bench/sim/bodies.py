@@ -45,6 +45,7 @@ class CompletionBody(msgspec.Struct):
     stream_options: StreamOptions | None = None
     echo: bool | None = False
     add_special_tokens: bool = True
+    return_token_ids: bool | None = None
     cache_salt: str | None = None
 
 
@@ -63,6 +64,7 @@ class ChatBody(msgspec.Struct):
     add_special_tokens: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
+    return_token_ids: bool | None = None
 
 
 class ResponsesBody(msgspec.Struct):

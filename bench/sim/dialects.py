@@ -41,7 +41,7 @@ class ResponsesShape:
             )
         )
 
-    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes:
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None, token_id: int) -> bytes:
         where = b'"item_id":"%b","output_index":0,"content_index":0' % self._item.encode()
         line = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
         event = (line + b'%b,"delta":"%b","logprobs":[]}\n\n') % (self._sequence, where, piece)
@@ -117,7 +117,7 @@ class MessagesShape:
             "content_block_start", {"index": 0, "content_block": block}
         )
 
-    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None) -> bytes:
+    def token(self, choice: int, piece: bytes, finish: str | None, usage: Usage | None, token_id: int) -> bytes:
         line = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
         return (line + b'"delta":{"type":"text_delta","text":"%b"}}\n\n') % piece
 

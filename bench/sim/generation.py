@@ -94,7 +94,7 @@ class Generation:
                 self._pending += self._shape.opening(index, self._usage())
             running = self._usage() if self._delivery.continuous_usage else None
             piece = self._text.piece_json(output.token)
-            self._pending += self._shape.token(index, piece, output.finish, running)
+            self._pending += self._shape.token(index, piece, output.finish, running, output.token)
 
     def flush(self) -> None:
         if self._left:

@@ -1,9 +1,9 @@
 """Text and tokens of the simulated model: tokenizer, chat template, and the answer that a prompt gets.
 
 The answer is a function of the prompt's token ids, of the choice's index and of nothing else, so every engine
-gives the same one. It is made of whole lower-case words whose text encodes back to the same ids: a client
-that sends the answer back in the next turn meets the blocks that the engine made while generating it, as with
-a real model.
+gives the same one; given a prompt and the beginning of its answer, every engine goes on with that answer. It is
+made of whole lower-case words whose text encodes back to the same ids: a client that sends the answer back in the
+next turn meets the blocks that the engine made while generating it, as with a real model.
 
 Reads the tokenizer's files when it is made; afterwards no I/O. Encoding costs about a microsecond a token and
 releases the GIL.
@@ -19,10 +19,12 @@ from typing import Any, NoReturn
 
 import jinja2
 import numpy as np
+import numpy.typing as npt
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from router.prefix.hashing import Tokens, chain
+from bench.sim.continuation import prefix_seeds
+from router.prefix.hashing import Tokens
 
 BUNDLED = Path(__file__).parent / "tokenizer"
 
@@ -89,13 +91,33 @@ class TextModel:
             raise TextError(f"chat template: {error}") from error
 
     def answer(self, prompt: Tokens, count: int, choice: int = 0, *, chat: bool = False) -> Tokens:
-        """The ids of an answer of `count` tokens, shape (count,). A chat answer begins without a space."""
-        seed = np.uint64(chain(_ANSWER_ROOT, np.ascontiguousarray(prompt), 0, len(prompt))) ^ np.uint64(choice)
-        value = seed + np.arange(1, count + 1, dtype=np.uint64) * _STRIDE
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value ^= value >> np.uint64(31)
+        """The ids of an answer of `count` tokens, shape (count,). A chat answer begins without a space.
+
+        A prompt that ends within an answer to what stands before it gets the rest of that answer.
+        """
+        seed, begun = self._begun(prompt, choice)
+        return self._draw(seed, begun, count, chat=chat)
+
+    def begun(self, prompt: Tokens, choice: int = 0) -> int:
+        """How many of the prompt's last tokens are the beginning of an answer."""
+        return self._begun(prompt, choice)[1]
+
+    def _begun(self, prompt: Tokens, choice: int) -> tuple[np.uint64, int]:
+        """The seed of the answer that the prompt is to get, and how much of it stands in the prompt already."""
+        seeds = prefix_seeds(_ANSWER_ROOT, prompt) ^ np.uint64(choice)
+        value = _mixed(seeds[:-1] + _STRIDE)
+        words = self._words[value % np.uint64(len(self._words))]
+        starts = self._starts[value % np.uint64(len(self._starts))]
+        for place in np.flatnonzero((prompt == words) | (prompt == starts)).tolist():
+            rest = len(prompt) - place
+            if np.array_equal(self._draw(seeds[place], 1, rest - 1, chat=False), prompt[place + 1 :]):
+                return seeds[place], rest
+        return seeds[-1], 0
+
+    def _draw(self, seed: np.uint64, first: int, count: int, *, chat: bool) -> Tokens:
+        value = _mixed(seed + np.arange(first + 1, first + count + 1, dtype=np.uint64) * _STRIDE)
         ids: Tokens = self._words[value % np.uint64(len(self._words))]
-        if chat and count:
+        if chat and count and not first:
             ids[0] = self._starts[int(value[0]) % len(self._starts)]
         return ids
 
@@ -123,6 +145,11 @@ class TextModel:
             raise TextError("the tokenizer has too few plain words to make answers of")
         self._pieces.update(kept)
         return np.array([token for token, _ in kept], np.uint32)
+
+
+def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return value ^ (value >> np.uint64(31))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
