@@ -79,4 +79,4 @@ format: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-out bench-aa-out bench-kv-cost-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers demo-out bench-aa-out bench-kv-cost-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
