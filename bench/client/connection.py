@@ -105,11 +105,9 @@ class Connection(asyncio.Protocol):
             timing.fail(self._now, "bad_response", str(error))
         else:
             self._flush(timing)
-        if timing.over:
-            self._complete = False
-            self._finish(timing)
-        elif self._complete:
+        if self._complete:
             timing.end(self._now)
+        if timing.over:
             self._finish(timing)
 
     def _flush(self, timing: Timing) -> None:
