@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from router.core import CoreSettings, RoutingCore
 from router.fleet.worker import Health, KvState
-from router.model import Decision, RouteRequest, WorkerSpec
+from router.model import Decision, NoWorkers, RouteRequest, WorkerSpec
 from router.policies.kv import KvWeights
-from router.records import DecisionLog, record, summary
+from router.records import DecisionLog, Refusal, record, refusal_record, summary
 
 
 def decision(number: int = 0) -> Decision:
@@ -76,3 +77,46 @@ def test_a_decision_is_found_by_its_request_id() -> None:
     found = log.get("r7")
     assert found is not None
     assert found.id == "d-7"
+
+
+def refusal(number: int) -> Refusal:
+    return Refusal(f"d-r{number}", f"request-{number}", "kv", "m", 1.5, NoWorkers("nobody", extra={"limit": "x"}))
+
+
+def test_a_flood_of_refusals_drives_no_decision_out_and_is_bounded() -> None:
+    log = DecisionLog(most_refusals=10)
+    log.add(decision(1))
+    for number in range(1000):
+        log.refuse(refusal(number))
+    assert log.get("d-1") is not None
+    assert [one.id for one in log.refusals(100)] == [f"d-r{number}" for number in range(999, 989, -1)]
+
+
+def test_a_refusal_is_found_by_its_id_and_by_the_requests() -> None:
+    log = DecisionLog()
+    log.refuse(refusal(1))
+    assert log.get("d-r1") is log.get("request-1") is log.refusals(1)[0]
+
+
+def test_a_kept_refusal_holds_neither_its_request_nor_a_traceback() -> None:
+    log = DecisionLog()
+    kept = refusal(1)
+    try:
+        kept.error.request = RouteRequest("r1", "m")
+        raise kept.error
+    except NoWorkers:
+        log.refuse(kept)
+    assert (kept.error.__traceback__, kept.error.request) == (None, None)
+
+
+def test_a_refusals_record_says_who_was_barred_by_what() -> None:
+    core = RoutingCore(CoreSettings(seed=1))
+    core.fleet.add(WorkerSpec(url="http://a:1", id="a"))
+    core.fleet.changed()
+    core.add_slots()
+    with pytest.raises(NoWorkers) as caught:
+        core.decide(RouteRequest("r1", "m"), "kv", 1.5)
+    shown = refusal_record(Refusal("d-1", "r1", "kv", "m", 1.5, caught.value))
+    assert shown["winner"] is None
+    assert shown["refused"]["status"] == 503
+    assert [(row["worker"], row["why_not"]) for row in shown["candidates"]] == [("a", "unhealthy")]
