@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -35,6 +36,33 @@ class EngineState:
     def idle(self) -> bool:
         """True also where the engine does not say."""
         return not (self.running or self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A duration that a server adds up: all of them in seconds, and how many."""
+
+    seconds: float
+    count: float
+
+    def since(self, before: Clock) -> Clock:
+        return Clock(self.seconds - before.seconds, self.count - before.count)
+
+    def plus(self, other: Clock) -> Clock:
+        return Clock(self.seconds + other.seconds, self.count + other.count)
+
+
+ENGINE_CLOCKS = {
+    "ttft": ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
+    "queue": ("vllm:request_queue_time_seconds",),
+    "prefill": ("vllm:request_prefill_time_seconds",),
+}
+"""Durations that engines add up, by the names of their histograms."""
+ROUTER_CLOCKS = {
+    "ttft": ("kvctl_time_to_first_token_seconds",),
+    "tokenize": ("kvctl_tokenize_seconds",),
+    "decide": ("kvctl_decide_seconds",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +132,20 @@ class Control:
             _sample(text, "vllm:num_requests_waiting"),
             _sample(text, "vllm:kv_cache_usage_perc"),
         )
+
+    async def clocks(self, url: str, names: Mapping[str, Sequence[str]]) -> dict[str, Clock]:
+        """What a server's /metrics adds up, by our name; those that it has. Engine or admin port."""
+        headers = self._admin if names is ROUTER_CLOCKS else None
+        answer = await self._call("GET", f"{url}/metrics", headers=headers)
+        if answer.status_code != 200:
+            return {}
+        found = {}
+        for ours, theirs in names.items():
+            for name in theirs:
+                seconds, count = _sample(answer.text, f"{name}_sum"), _sample(answer.text, f"{name}_count")
+                if seconds is not None and count is not None:
+                    found[ours] = Clock(seconds, count)
+        return found
 
     async def cached_tokens(self, url: str, model: str, prompt: Tokens) -> int | None:
         """Sends a prompt for one token, not streaming: the cached tokens that the engine reports; None if none.

@@ -16,6 +16,7 @@ from bench.arms import Arm, ArmError
 from bench.client.bodies import Api, BodyStyle
 from bench.client.load import BlockRun, LoadGenerator
 from bench.client.timing import Timing
+from bench.clocks import BlockClocks, read_clocks
 from bench.cold import ColdProof, ColdStarter, Nonces, first_is_cold, nonce_length, samples_by_worker, unexplained
 from bench.control import Control, Unreachable
 from bench.design import Block
@@ -46,6 +47,7 @@ class BlockResult:
     interrupted: bool = False
     unexplained: int = 0
     prime: list[Measured] = field(default_factory=list)
+    clocks: BlockClocks = field(default_factory=BlockClocks)
 
 
 @dataclass(slots=True)
@@ -258,6 +260,7 @@ class Runner:
             return False
         if self._options.outages is not None:
             self._options.outages.begin()
+        ticking = await read_clocks(self._control, arm)
         run = await self.generator.run(
             requests,
             arm.target,
@@ -268,6 +271,8 @@ class Runner:
         if self._options.outages is not None:
             await self._options.outages.end()
         result = await self._result(block, arm, run, proof, before, primed)
+        if not run.interrupted:
+            result.clocks = (await read_clocks(self._control, arm)).since(ticking)
         into.append(result)
         self._observer.block_ended(result)
         if self._options.on_block is not None and into is self.experiment.blocks:

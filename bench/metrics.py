@@ -160,8 +160,12 @@ class Measurements(Sequence[Measured]):
 
     def decide_us(self) -> Floats:
         """What the router's decisions took, where it says so."""
-        found = self._each(lambda part: part.decide_us)
+        found = self.decisions_us()
         return found[~np.isnan(found)]
+
+    def decisions_us(self) -> Floats:
+        """The same for each request, shape (n,); NaN where the router does not say."""
+        return self._each(lambda part: part.decide_us)
 
     def predicted(self) -> Floats:
         """Prompt tokens that the router expected to be cached, shape (n,); NaN where it does not say."""

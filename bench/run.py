@@ -24,6 +24,7 @@ from bench.arms import Arm, Fleet, given_fleet, names_of, running_arms, simulate
 from bench.client.priority import raised_priority
 from bench.design import Block, default_rounds, plan
 from bench.experiment import BlockResult, Design, Experiment, RunOptions
+from bench.explain.explain import explain, explanation_data
 from bench.gate import parse_gate
 from bench.outages import Outages
 from bench.pilot import pilot_blocks, read_pilot, rounds_of
@@ -112,6 +113,8 @@ def bench(settings: Settings, console: Console) -> Outcome:
     data = result(reached, measured, measured.plan, provenance)
     if rates is not None:
         data |= study_data(rates)
+    else:
+        data["explanation"] = explanation_data(explain(reached, summary.bound, settings.seed))
     if settings.out is not None:
         if rates is not None:
             write_requests(settings.out, measured.blocks)

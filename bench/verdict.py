@@ -146,11 +146,16 @@ def reach(
 
 
 def _arm(arm: Arm, experiment: Experiment, slo: Slo | None) -> ArmResult:
-    blocks = [b for b in experiment.blocks if b.arm.name == arm.name and not b.interrupted]
+    mine = [block for block in experiment.blocks if block.arm.name == arm.name]
+    return arm_result(arm, mine, [engine.id for engine in arm.engines], slo)
+
+
+def arm_result(arm: Arm, blocks: Sequence[BlockResult], engines: Sequence[str], slo: Slo | None = None) -> ArmResult:
+    """An arm's numbers over those of its blocks that are complete. `engines`: all that could have served."""
+    blocks = [block for block in blocks if not block.interrupted]
     parts = [Measurements.of(b.facts.measured) for b in blocks]
     every = Measurements.join(parts)
     queues = [(part.time(T_SCHED), np.where(part.ok, part.time(T_END), np.inf)) for part in parts]
-    engines = [engine.id for engine in arm.engines]
     return ArmResult(
         arm,
         blocks,
