@@ -11,6 +11,8 @@ from kvctl.errors import FAILED, UNREACHABLE, USAGE, Problem
 from kvctl.options import ConfigFile, option
 from kvctl.secret_options import AdminTokenFile, admin_headers
 
+_MOST_LEGS = 16
+
 
 def explain(
     decision: Annotated[
@@ -57,10 +59,12 @@ def explain(
     import msgspec
 
     headers = admin_headers(admin_token_file)
+    earlier: list[Any] = []
     try:
         with httpx.Client(base_url=admin, timeout=30, trust_env=False, headers=headers) as client:
             if decision is not None:
                 answer = client.get(f"/decisions/{quote(decision, safe='')}")
+                earlier = _earlier(client, answer) if output == "table" else []
             else:
                 body = _body(prompt, request, model)
                 answer = client.post("/explain", content=body, params={"mode": mode} if mode else {})
@@ -88,7 +92,30 @@ def explain(
     if data.get("winner") is None:
         refusal_report(data)
     else:
+        for leg in earlier:
+            decision_report(leg)
+            typer.echo("")
         decision_report(data)
+
+
+def _earlier(client: Any, answer: Any) -> list[Any]:
+    """The decisions of the legs before this one, oldest first, where a stream broke and went on."""
+    import msgspec
+
+    found: list[Any] = []
+    while len(found) < _MOST_LEGS and answer.status_code == 200:
+        try:
+            data = msgspec.json.decode(answer.content)
+        except msgspec.DecodeError:
+            break
+        migration = data.get("migration") if isinstance(data, dict) else None
+        before = migration.get("decision") if isinstance(migration, dict) else None
+        if not isinstance(before, str):
+            break
+        answer = client.get(f"/decisions/{before}")
+        if answer.status_code == 200:
+            found.insert(0, msgspec.json.decode(answer.content))
+    return found
 
 
 def _refusal(data: Any, status: int, admin: str) -> str:

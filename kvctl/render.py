@@ -9,6 +9,19 @@ from rich.markup import escape
 from rich.table import Table
 
 
+def _migration(found: dict[str, Any]) -> list[str]:
+    """Where a stream that broke came from, and where it went on."""
+    lines = []
+    if found.get("decision"):
+        lines.append(
+            f"goes on with a stream that broke at {escape(found['from'])} ({escape(found['cause'])}), "
+            f"{escape(found['decision'])}: {found['carried_tokens']} generated tokens are part of this prompt"
+        )
+    if found.get("went_on"):
+        lines.append(f"its stream broke and went on as {escape(found['went_on'])}")
+    return lines
+
+
 def decision_report(decision: dict[str, Any]) -> None:
     """The decision as a short story and one row a candidate, cheapest first."""
     console = Console(highlight=False)
@@ -29,6 +42,8 @@ def decision_report(decision: dict[str, Any]) -> None:
     )
     if decision["degraded"]:
         console.print(f"[yellow]degraded:[/yellow] {', '.join(decision['degraded'])}")
+    for line in _migration(decision.get("migration") or {}):
+        console.print(line)
     candidates = decision["candidates"]
     terms = [term["name"] for term in candidates[0]["terms"]] if candidates else []
     units = [term["unit"] for term in candidates[0]["terms"]] if candidates else []

@@ -115,6 +115,8 @@ def serve(
     retry_budget: failures_options.RetryBudget = 0.2,
     retry_floor: failures_options.RetryFloor = 10.0,
     retry_any: failures_options.RetryAny = False,
+    migration_limit: failures_options.MigrationLimit = 0,
+    migration_buffer: failures_options.MigrationBuffer = 1 << 20,
     breaker: failures_options.Breaker = failures_options.OnOff.ON,
     breaker_failures: failures_options.BreakerFailures = 5,
     breaker_errors: failures_options.BreakerErrors = 10,
@@ -161,6 +163,7 @@ def serve(
     from router.fleet.breaker import BreakerSettings
     from router.fleet.spec import SpecError, check_unique, parse_spec
     from router.hints import session_source
+    from router.migration_settings import MigrationSettings
     from router.model import BadRequest
     from router.policies.kv import KvWeights
     from router.policies.registry import UnknownMode, make_policy, mode_name
@@ -302,6 +305,7 @@ def serve(
                     aliases=aliases,
                     admission=admission,
                     retry=RetrySettings(share=retry_budget, floor=retry_floor, any=retry_any),
+                    migration=MigrationSettings(migration_limit, migration_buffer),
                 ),
                 timeouts=Timeouts(
                     connect=connect_timeout,

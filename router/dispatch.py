@@ -26,6 +26,7 @@ from router.journal.record import RequestRecord
 from router.legs import RoutedLeg
 from router.load import Booking
 from router.metrics import RouterStats
+from router.migration import Migrations
 from router.model import Decision, Degraded, Need, RouteRequest, RoutingError
 from router.model_tokens import ModelTokens
 from router.policies.kv_aware import KvAware, announce
@@ -51,6 +52,7 @@ TRACE_HEADERS = (b"traceparent", b"tracestate")
 _REQUEST_ID = b"x-request-id"
 # Looked up once: in Python 3.11 a member of an enum costs a tenth of a microsecond each time.
 _OK, _UP, _CLOSED, _BLOCKS = Outcome.OK, Health.UP, Circuit.CLOSED, Need.BLOCKS
+_BROKEN = (Outcome.CUT, Outcome.IDLE_TIMEOUT, Outcome.BAD_RESPONSE)
 _PARSED_AT_ONCE = 256 * 1024
 
 
@@ -90,6 +92,8 @@ class RequestDispatcher:
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self._prefix = os.urandom(4).hex()
         self.reader = RequestReader(core, settings, self._prefix)
+        self.migrations = Migrations(settings.migration, tokens) if settings.migration.limit else None
+        self.looks_up = lookup is not None
         self.own = OwnAnswers(core, settings.aliases)
         admission = settings.admission
         self._limited = admission.limit > 0 or admission.tenant_limit is not None
@@ -149,6 +153,10 @@ class RequestDispatcher:
         self._retried += 1
         return placed
 
+    def go_on(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg | Awaitable[Answer | Leg]:
+        assert isinstance(failed, RoutedLeg) and self.migrations is not None
+        return self.migrations.go_on(self, inbound, failed, outcome)
+
     def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
         assert isinstance(leg, RoutedLeg)
         request, now = leg.request, self._clock()
@@ -192,10 +200,37 @@ class RequestDispatcher:
                 self.core.ended(leg.booking, worker, now)
         if outcome is _OK:
             return
+        if self.migrations is not None and leg.request.unfollowed and outcome in _BROKEN:
+            self.migrations.broke_unfollowed(leg, outcome)
         if outcome in (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT):
             self.monitor.connection_failed(leg.worker, f"a request could not reach it ({outcome})")
         elif outcome in (Outcome.RESET, Outcome.CUT, Outcome.BAD_RESPONSE):
             self.monitor.suspect(leg.worker)
+
+    # -- what a stream needs that goes on elsewhere: router.migration.Placer ------------------------------------
+
+    def may_retry(self, outcome: Outcome) -> bool:
+        return outcome is COSTS_NOTHING or self.budget.take(self._count - self._retried, self._clock())
+
+    def context(self, model: str) -> int | None:
+        members = self.core.fleet.view.members
+        told = [worker.max_model_len for worker in members if worker.serves(model) and worker.max_model_len]
+        return min(told, default=None)
+
+    def read(self, request: RouteRequest, body: Body, mode: str) -> None:
+        if self._needs_blocks(mode):
+            assert body.ids is not None
+            self.reader.take_tokens(request, body, TokenResult(body.ids, Source.GIVEN))
+
+    async def look_up(self, request: RouteRequest, body: Body) -> None:
+        if self.lookup is not None and request.keys:
+            assert body.ids is not None
+            await self._look_up(self.lookup, request, body, TokenResult(body.ids, Source.GIVEN))
+
+    def again(self, inbound: Inbound, request: RouteRequest, mode: str) -> Leg | Awaitable[Answer | Leg]:
+        placed = self._admit(inbound, request, mode, watch=True)
+        self._retried += 1
+        return placed
 
     # -- explain -----------------------------------------------------------------------------------------------
 
@@ -248,7 +283,9 @@ class RequestDispatcher:
             body.model = self.settings.aliases[body.model]
             inbound.body = with_model(inbound.body, body.model)
         request.model = self.reader.model(body)
-        if _BLOCKS not in self.core.policy(mode).needs and self.shadows is None:
+        if self.migrations is not None and body.stream:
+            self.migrations.follow(inbound, request, body)
+        if not self._needs_blocks(mode):
             return self._admit(inbound, request, mode, watch=True)
         result = self.tokens.tokens(request.model, body)
         if isinstance(result, TokenResult):
@@ -258,6 +295,9 @@ class RequestDispatcher:
                 return self._admit(inbound, request, mode, watch=True)
             return self._when_looked_up(self.lookup, inbound, request, mode, body, result)
         return self._when_tokenised(inbound, request, mode, body, result, started)
+
+    def _needs_blocks(self, mode: str) -> bool:
+        return _BLOCKS in self.core.policy(mode).needs or self.shadows is not None
 
     def _tokenised(self, inbound: Inbound, started: float) -> None:
         took = time.perf_counter() - started
@@ -374,6 +414,7 @@ class RequestDispatcher:
     ) -> Leg:
         decision.at = time.time()
         decision.waited_s = request.waited_s
+        decision.migration = request.migration
         worker = self.core.fleet.view.members[decision.winner]
         self.log.add(decision)
         if decision.mode == KvAware.name:

@@ -29,6 +29,7 @@ class LegOwner(Protocol):
 
 class RoutedLeg:
     __slots__ = (
+        "_began_at",
         "_clock",
         "_ended",
         "_first_at",
@@ -68,6 +69,7 @@ class RoutedLeg:
         repeatable: bool = True,
     ) -> None:
         self._owner = owner
+        self._began_at = 0.0 if request.migration is None else request.migration.first_at
         self._clock = clock
         self._ended = False
         self._first_at = self._last_at = 0.0
@@ -90,7 +92,8 @@ class RoutedLeg:
         now = self._clock()
         self._first_at = self._last_at = now
         self._owner.first_token(self, now)
-        self._owner.stats.ttft.observe(now - self.arrived)
+        if not self._began_at:
+            self._owner.stats.ttft.observe(now - self.arrived)
 
     def generated(self, items: int) -> None:
         self._last_at = self._clock()
@@ -117,8 +120,8 @@ class RoutedLeg:
 
     @property
     def first_at(self) -> float:
-        """When the first generated token came; 0 where none did."""
-        return self._first_at
+        """When the answer's first generated token came, maybe from an earlier leg; 0 where none did."""
+        return self._began_at or self._first_at
 
     @property
     def gap_s(self) -> float:

@@ -132,6 +132,19 @@ class Hints:
 NO_HINTS = Hints()
 
 
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """Where a stream comes from that goes on elsewhere: `worker` and `decision` (its id) of the leg that broke, `cause`
+    as its outcome is called, the generated `tokens` that the new prompt carries, and when the first of them came
+    (the core's clock, 0 if none had)."""
+
+    worker: str
+    decision: str
+    cause: str
+    tokens: int
+    first_at: float
+
+
 @dataclass(slots=True)
 class RouteRequest:
     """What a policy may know of a request.
@@ -164,6 +177,10 @@ class RouteRequest:
     """Seconds that it stood in the queue before it was placed."""
     chunks: PromptChunks | None = None
     """The prompt for an LMCache controller; None where none runs."""
+    migration: Migrated | None = None
+    """Set where it is the rest of a stream that broke."""
+    unfollowed: str = ""
+    """Why its stream could not go on elsewhere if it broke; empty also where nobody has asked."""
 
 
 @dataclass(slots=True)
@@ -242,6 +259,9 @@ class Decision:
     `router.reuse.best_cached_tokens`."""
     engine_cached_tokens: int | None = None
     waited_s: float = 0.0
+    migration: Migrated | None = None
+    went_on: str = ""
+    """The id of the decision by which this one's stream went on elsewhere when it broke."""
 
     @property
     def worker(self) -> str:

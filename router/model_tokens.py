@@ -19,7 +19,7 @@ from router.fleet.worker import Health, Worker
 from router.secret import Secret, bearer
 from router.tokens.body import Body
 from router.tokens.engine_http import EngineHttp
-from router.tokens.remote import Fetched, RemoteTokenizer, fetch
+from router.tokens.remote import Fetched, RemoteTokenizer, fetch, fetch_text
 from router.tokens.selfcheck import CheckResult, check
 from router.tokens.service import TokenResult, TokenService
 from router.tokens.tokenizer import LocalTokenizer
@@ -28,6 +28,8 @@ log = logging.getLogger("kvctl.tokens")
 
 _MOST_MODELS = 256
 _CHECK_TIMEOUT = 5.0
+_TEXT_TIMEOUT = 5.0
+_TEXT_TRIES = 3
 
 
 class ModelTokens:
@@ -49,6 +51,22 @@ class ModelTokens:
         """The ids of the body's prompt, see `TokenService.tokens`. Only a model that a worker has told gets a service
         of its own: the other names are a client's invention, or those of engines that tell none."""
         return self._service(model if model in self._fleet.view.models else "").tokens(body)
+
+    def text(self, model: str, ids: list[int]) -> str | Awaitable[str | None] | None:
+        """The text of generated ids, special tokens shown; None where nobody can tell."""
+        model = model if model in self._fleet.view.models else ""
+        service = self._service(model)
+        if service.local is not None and service.distrusted is None:
+            return service.local.decode(ids)
+        return self._text(model, ids)
+
+    async def _text(self, model: str, ids: list[int]) -> str | None:
+        asked = msgspec.json.encode({"tokens": ids} | ({"model": model} if model else {}))
+        for url in self._engines(model)[:_TEXT_TRIES]:
+            text = await fetch_text(self._http, url, asked, _TEXT_TIMEOUT)
+            if text is not None:
+                return text
+        return None
 
     def services(self) -> dict[str, TokenService]:
         return self._services

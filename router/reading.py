@@ -14,6 +14,7 @@ import numpy as np
 from router.admission import AdmissionSettings
 from router.core import RoutingCore
 from router.hints import READ, Asked, checked_weights, from_headers, with_nvext, with_session_field
+from router.migration_settings import MigrationSettings
 from router.model import BadRequest, Degraded, RouteRequest, UnknownModel
 from router.policies.registry import UnknownMode, mode_name
 from router.retry import RetrySettings
@@ -34,6 +35,7 @@ class DispatchSettings:
     mode: str = "kv"
     model: str | None = None
     retry: RetrySettings = field(default_factory=RetrySettings)
+    migration: MigrationSettings = field(default_factory=MigrationSettings)
     allow_mode_override: bool = False
     session_header: str | None = None
     session_field: str | None = None

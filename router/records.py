@@ -149,7 +149,19 @@ def summary(decision: Decision) -> dict[str, Any]:
         "predicted_cached_tokens": decision.predicted_cached_tokens,
         "engine_cached_tokens": decision.engine_cached_tokens,
         "waited_ms": round(decision.waited_s * 1e3, 3),
+        "migration": _migration(decision),
     }
+
+
+def _migration(decision: Decision) -> dict[str, Any] | None:
+    """Where the stream came from, and where it went on, if it broke."""
+    came, went_on = decision.migration, decision.went_on or None
+    if came is None and went_on is None:
+        return None
+    found: dict[str, Any] = {"went_on": went_on}
+    if came is None:
+        return found
+    return {"from": came.worker, "decision": came.decision, "cause": came.cause, "carried_tokens": came.tokens} | found
 
 
 def refusal_summary(refusal: Refusal) -> dict[str, Any]:

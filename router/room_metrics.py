@@ -17,7 +17,9 @@ from router.fleet.breaker import Breaker
 from router.fleet.monitor import FleetMonitor
 from router.fleet.registry import Fleet
 from router.fleet.worker import Circuit
+from router.migration import Migrations
 from router.model_tokens import ModelTokens
+from router.proxy.interface import PlaneStats
 from router.records import DecisionLog
 from router.retry import RetryBudget
 from router.shadow import Shadows
@@ -170,6 +172,32 @@ class FailureCollector(Collector):
                     ejections.add_metric([worker.id, cause], times)
                 spared.add_metric([worker.id], record.spared)
         yield from (state, ejections, spared)
+
+
+class MigrationCollector(Collector):
+    """Streams that broke, and what became of them."""
+
+    def __init__(self, migrations: Migrations, plane: PlaneStats) -> None:
+        self._migrations = migrations
+        self._plane = plane
+
+    def collect(self) -> Iterable[Metric]:
+        found = self._migrations
+        ended = CounterMetricFamily(
+            "kvctl_migrations", "Streams that broke, by what became of them", labels=["outcome"]
+        )
+        for outcome, count in {**found.outcomes, "completed": self._plane.completed}.items():
+            ended.add_metric([outcome], count)
+        other = CounterMetricFamily(
+            "kvctl_migration_unfollowed", "Streams that could not go on elsewhere, by why", labels=["why"]
+        )
+        for why, count in found.unfollowed.items():
+            other.add_metric([why], count)
+        yield from (ended, other)
+        yield CounterMetricFamily("kvctl_migration_followed", "Streams that are or were followed", found.followed)
+        yield CounterMetricFamily(
+            "kvctl_migration_carried_tokens", "Generated tokens that moved streams took along", found.carried_tokens
+        )
 
 
 class SessionCollector(Collector):

@@ -48,6 +48,7 @@ from router.reading import DispatchSettings
 from router.records import DecisionLog
 from router.room_metrics import (
     FailureCollector,
+    MigrationCollector,
     QueueCollector,
     RoomCollector,
     SessionCollector,
@@ -183,6 +184,8 @@ class Router:
         registry.register(RoomCollector(self.tokens, self.feed, self.monitor, self.log))
         registry.register(QueueCollector(self.dispatcher.waiting))
         registry.register(FailureCollector(self.core.fleet, self.breaker, self.dispatcher.budget))
+        if self.dispatcher.migrations is not None:
+            registry.register(MigrationCollector(self.dispatcher.migrations, self.plane_stats))
         if self.core.truth is not None:
             registry.register(TruthCollector(self.core.truth, self.core.fleet))
         if self.core.affinity is not None:

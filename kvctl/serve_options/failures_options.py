@@ -42,6 +42,25 @@ RetryAny = Annotated[
         help="Retry requests that may have lasting effects as well (files, batches, adapters), not only generation.",
     ),
 ]
+MigrationLimit = Annotated[
+    int,
+    option(
+        "--migration-limit",
+        min=0,
+        max=15,
+        rich_help_panel=_FAILURES,
+        help="Times that a stream which breaks goes on at another worker; 0 is off. Completions and chats.",
+    ),
+]
+MigrationBuffer = Annotated[
+    int,
+    option(
+        "--migration-buffer",
+        min=1024,
+        rich_help_panel=_FAILURES,
+        help="Bytes kept of each stream for that, about four a token; a longer one ends when it breaks.",
+    ),
+]
 Breaker = Annotated[
     OnOff,
     option("--breaker", rich_help_panel=_FAILURES, help="Circuit breaker: on, or off."),

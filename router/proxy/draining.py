@@ -28,3 +28,6 @@ class Draining:
 
     def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
         return self.inner.elsewhere(inbound, leg)
+
+    def go_on(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg | Awaitable[Answer | Leg]:
+        return self.inner.go_on(inbound, failed, outcome)

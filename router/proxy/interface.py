@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from router.proxy.migration import Carry
 
 
 class Endpoint(NamedTuple):
@@ -45,6 +48,9 @@ class Inbound:
     """As the dispatcher knows it; empty until it has read the headers."""
     record: Record | None = None
     """Only while somebody keeps a journal."""
+    carry: Carry | None = None
+    """Set by the dispatcher for a stream that is to go on elsewhere when it breaks. Engines get `target` and `body` as
+    they are at the time: the dispatcher may change both."""
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header without white space around it, or None. `name` in lower case."""
@@ -149,6 +155,11 @@ class Dispatcher(Protocol):
         """Another leg for a request whose leg has not ended and can be given up without loss; None: stay with it."""
         ...
 
+    def go_on(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg | Awaitable[Answer | Leg]:
+        """After a leg whose stream broke, where `inbound.carry` is set: another leg for the rest of it. An answer means
+        that there is none; nobody gets it."""
+        ...
+
 
 class Record(Protocol):
     """What the plane notes of one request. Times are `time.monotonic`'s, 0 where it never came to that.
@@ -227,6 +238,7 @@ class PlaneStats:
     `bad_requests`: refused by the plane itself (4xx, too many connections). `upstream_refreshed`: a re-used connection
     was found dead and the request went again on a fresh one. `retries`: legs after the first. `faults`: exceptions out
     of the dispatcher or a leg. `unwatched`: answers whose content or usage could not be followed to the end.
+    `completed`: streams that broke when only their end was missing, which the router wrote.
     `tls_begun`, `tls_done`: connections of clients accepted for a TLS handshake, and those that came through it.
     """
 
@@ -240,6 +252,7 @@ class PlaneStats:
     retries: int = 0
     faults: int = 0
     unwatched: int = 0
+    completed: int = 0
     tls_begun: int = 0
     tls_done: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -22,11 +22,14 @@ from router.proxy.upstream import EngineConnection, EnginePool
 
 if TYPE_CHECKING:
     from router.proxy.downstream import ClientConnection
+    from router.proxy.migration import Carry
     from router.proxy.plane import Plane
 
 log = logging.getLogger(__name__)
 
 MAX_LEGS = 16
+
+_Ask = Callable[[Inbound, Leg, Outcome], "Answer | Leg | Awaitable[Answer | Leg]"]
 
 _OK, _ENGINE_ERROR = Outcome.OK, Outcome.ENGINE_ERROR
 _RETRIED = frozenset((Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.RESET, Outcome.FIRST_BYTE_TIMEOUT))
@@ -38,6 +41,7 @@ class Exchange:
     """A request, the legs it takes, and the answer it gets. Ends by telling the client, or by `abandon`."""
 
     __slots__ = (
+        "_carry",
         "_client",
         "_connection",
         "_dechunk",
@@ -46,6 +50,7 @@ class Exchange:
         "_keep",
         "_leg",
         "_legs",
+        "_paused",
         "_plane",
         "_record",
         "_status",
@@ -73,6 +78,9 @@ class Exchange:
         self._keep = False
         self._status = 0
         self._record: Record | None = None
+        self._carry: Carry | None = None
+        """Set once a stream is being passed on that may go on elsewhere."""
+        self._paused = False
 
     # Where it goes.
 
@@ -136,7 +144,7 @@ class Exchange:
         if self._plane.forwarding is not None:
             lines = self._plane.forwarding.rewrite(self.inbound, lines)
         bodiless = head.method in _USUALLY_BODILESS
-        return pool.request_head(head.verb, head.target, lines, len(body), bodiless), body
+        return pool.request_head(head.verb, self.inbound.target, lines, len(body), bodiless), body
 
     # What the engine answers.
 
@@ -148,6 +156,8 @@ class Exchange:
         if head.status == _DECLINED and self.move(Outcome.ENGINE_ERROR, head.status):
             return False
         self._status = head.status
+        if self._carry is not None:
+            return self._resume(self._carry, head, payload)
         request = self._head
         self._dechunk = head.length == CHUNKED and not request.http11
         self._framed = head.length != UNTIL_CLOSE and not self._dechunk
@@ -164,13 +174,18 @@ class Exchange:
         if leg.watch and head.status < 300:
             self._watcher = watch(leg, head.content_type, head.encoded)
         body = b"".join(payload or ()) if self._dechunk else data
+        carry = self.inbound.carry
+        if carry is not None and carry.follows(head):
+            self._carry, body = carry, b""
         client.write(b"%b%b\r\n%b" % (lines, leg.head_lines, body))
         record = self._record
         if record is not None:
             record.status = head.status
             record.began = monotonic()
             record.bytes_out += len(body)
-        if self._watcher is not None:
+        if self._carry is not None:
+            self._follow(self._carry, payload or [])
+        elif self._watcher is not None:
             self._watch((data,) if payload is None else payload)
         return True
 
@@ -178,6 +193,9 @@ class Exchange:
         """The next bytes of the body. `payload`: what they carry, where they are chunked and somebody wants it."""
         client = self._client
         assert client is not None
+        if self._carry is not None:
+            self._follow(self._carry, payload or [])
+            return
         body = b"".join(payload or ()) if self._dechunk else data
         client.write(body)
         if self._record is not None:
@@ -188,7 +206,14 @@ class Exchange:
     def complete(self) -> None:
         """The answer is whole."""
         self._connection = None
+        if self._carry is not None and not self._written(self._carry.end(not self._dechunk)):
+            self.failed(Outcome.CUT)
+            return
         self._end_leg(_ENGINE_ERROR if self._status >= 500 else _OK)
+        self._finish()
+
+    def _finish(self) -> None:
+        """The client has a whole answer."""
         client = self._client
         self._client = None
         if self._record is not None:
@@ -207,19 +232,21 @@ class Exchange:
             return
         answered = self._status != 0
         self._end_leg(outcome)
-        if answered:
+        if self._carry is not None:
+            self._go_on(self._carry, leg, outcome)
+        elif answered:
             self._client = None
             if self._record is not None:
                 self._close_record()
             client.cut(self._framed)
         elif outcome in _RETRIED and self._legs < MAX_LEGS and not self._plane.stopped:
-            self._retry(leg, outcome)
+            self._again(self._plane.dispatcher.retry, leg, outcome)
         else:
             self._answer(gateway_answer(outcome), leg.head_lines)
 
-    def _retry(self, failed: Leg, outcome: Outcome) -> None:
+    def _again(self, ask: _Ask, failed: Leg, outcome: Outcome) -> None:
         try:
-            result = self._plane.dispatcher.retry(self.inbound, failed, outcome)
+            result = ask(self.inbound, failed, outcome)
         except Exception:
             self._fault("finding another worker for a request failed")
             return
@@ -252,9 +279,71 @@ class Exchange:
         self._take(other)
         return True
 
+    # A stream that may go on elsewhere.
+
+    def _follow(self, carry: Carry, payload: list[bytes]) -> None:
+        """The next bytes of a followed stream."""
+        self._written(carry.wire(payload, not self._dechunk))
+        if self._watcher is not None:
+            self._watch(payload)
+        if carry.turn is None or self._connection is None:
+            return
+        self._connection.close()
+        if carry.turn is Outcome.OK:
+            self.complete()
+        else:
+            self.failed(carry.turn)
+
+    def _written(self, data: bytes | None) -> bool:
+        """Whether there was something to write, or to leave."""
+        if data and self._client is not None:
+            self._client.write(data)
+            if self._record is not None:
+                self._record.bytes_out += len(data)
+        return data is not None
+
+    def _resume(self, carry: Carry, head: ResponseHead, payload: list[bytes] | None) -> bool:
+        """The first bytes of an engine that goes on with a stream."""
+        leg, connection = self._leg, self._connection
+        assert leg is not None and connection is not None
+        if not carry.follows(head):
+            connection.close()
+            self.failed(Outcome.ENGINE_ERROR)
+            return False
+        if self._paused:
+            connection.pause()
+        if leg.watch:
+            self._watcher = watch(leg, head.content_type, head.encoded)
+        self._follow(carry, payload or [])
+        return True
+
+    def _go_on(self, carry: Carry, failed: Leg, outcome: Outcome) -> None:
+        """The stream is broken."""
+        if self._written(carry.finish(not self._dechunk)):
+            self._plane.stats.completed += 1
+            self._finish()
+        elif self._legs < MAX_LEGS and not self._plane.stopped:
+            self._again(self._plane.dispatcher.go_on, failed, outcome)
+        else:
+            self._give_up(carry)
+
+    def _give_up(self, carry: Carry) -> None:
+        """Nobody goes on with it."""
+        if self._written(carry.give_up(not self._dechunk)):
+            self._finish()
+            return
+        client, self._client = self._client, None
+        if self._record is not None:
+            self._close_record()
+        if client is not None:
+            client.cut(self._framed)
+
     # How it ends.
 
     def _answer(self, answer: Answer, lines: bytes = b"") -> None:
+        if self._carry is not None:
+            self._give_up(self._carry)
+            return
         client, self._client = self._client, None
         assert client is not None
         keep = self._head.keep_alive and not self._plane.draining and not client.last
@@ -347,9 +436,11 @@ class Exchange:
     # The client is slow.
 
     def pause(self) -> None:
+        self._paused = True
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
+        self._paused = False
         if self._connection is not None:
             self._connection.resume()

@@ -108,6 +108,31 @@ async def fetch(http: EngineHttp, base: str, asked: bytes, seconds: float) -> Fe
     return Fetched(ids, 200, max_model_len=found.max_model_len)
 
 
+class _Text(msgspec.Struct):
+    prompt: str
+
+
+_text_decoder = msgspec.json.Decoder(_Text)
+
+
+async def fetch_text(http: EngineHttp, base: str, asked: bytes, seconds: float) -> str | None:
+    """Ask one engine's `/detokenize`; None if it does not say. Raises nothing but a cancellation."""
+    try:
+        async with asyncio.timeout(seconds):
+            answer = await http.post(base, "/detokenize", asked)
+    except (TimeoutError, EngineUnreachable) as error:
+        log.debug("/detokenize of %s: %s", base, error or "no answer in time")
+        return None
+    if answer.status != 200:
+        log.debug("/detokenize of %s: status %d", base, answer.status)
+        return None
+    try:
+        return _text_decoder.decode(answer.body).prompt
+    except (msgspec.MsgspecError, RecursionError):
+        log.debug("/detokenize of %s: its answer holds no text", base)
+        return None
+
+
 class RemoteTokenizer:
     """Asks one of a model's engines, remembers the answers.
 
