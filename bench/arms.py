@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from bench.arm_spec import ArmSpelling, parse_arm
 from bench.client.connection import Target
 from bench.cold import Engine
 from router.fleet.spec import parse_spec
@@ -37,19 +38,22 @@ class ArmError(Exception):
     """An arm cannot be started or reached. The message says which and what it printed last."""
 
 
-class ArmSpelling(ValueError):
-    """An arm that is not written as it has to be. The message quotes it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One side of the comparison. `admin` and `engines` are known only for routers started here."""
+    """One side of the comparison. `admin` and `engines` are known of routers started here, or given (`arm_spec`).
+
+    `resets`: whether its engines may be reset before a block; `reset_url`: POSTed to before each block of it;
+    `version`: given by the user.
+    """
 
     name: str
     mode: str
     url: str
     admin: str | None = None
     engines: tuple[Engine, ...] = ()
+    resets: bool = True
+    reset_url: str | None = None
+    version: str | None = None
 
     @property
     def target(self) -> Target:
@@ -112,23 +116,18 @@ def given_fleet(specs: Sequence[str]) -> Fleet:
 
 
 def running_arms(urls: Sequence[str]) -> list[Arm]:
-    """`NAME=URL` for each router that runs already.
+    """An arm for each router that runs already, as `--url` writes it.
 
     Raises:
-        ArmSpelling: not of that form, a name twice, or not an http URL.
+        ArmSpelling: one is not written as it has to be, or a name is there twice.
     """
     arms: list[Arm] = []
-    for text in urls:
-        name, equals, url = text.partition("=")
-        if not equals or not name or "/" in name:
-            raise ArmSpelling(f"--url {text!r}: NAME=http://HOST:PORT wanted")
-        if any(arm.name == name for arm in arms):
-            raise ArmSpelling(f"--url: two arms are named {name!r}")
-        try:
-            Target.parse(url)
-        except ValueError as error:
-            raise ArmSpelling(f"--url {text!r}: {error}") from error
-        arms.append(Arm(name, "url", url.rstrip("/")))
+    for spec in map(parse_arm, urls):
+        if any(arm.name == spec.name for arm in arms):
+            raise ArmSpelling(f"--url: two arms are named {spec.name!r}")
+        arms.append(
+            Arm(spec.name, "url", spec.url, spec.admin, spec.engines, spec.resets, spec.reset_url, spec.version)
+        )
     return arms
 
 

@@ -95,16 +95,23 @@ class ColdStarter:
         """Whether every engine has the reset endpoint. Also learns the block sizes."""
         if not self._engines:
             return False
-        states = await asyncio.gather(*(self._control.engine_state(engine.url) for engine in self._engines))
-        self.block_sizes = [state.block_size for state in states if state.block_size]
+        await self.learn_block_sizes()
         codes = await asyncio.gather(*(self._control.reset_engine(engine.url) for engine in self._engines))
         return all(code == 200 for code in codes)
 
-    async def start(self, samples: dict[str, list[Tokens]]) -> ColdProof:
-        """Resets all engines and proves it. `samples`: prompts by engine id that the engine has served before."""
+    async def learn_block_sizes(self) -> None:
+        """Asks the engines for them."""
+        states = await asyncio.gather(*(self._control.engine_state(engine.url) for engine in self._engines))
+        self.block_sizes = [state.block_size for state in states if state.block_size]
+
+    async def start(self, samples: dict[str, list[Tokens]], engines: Sequence[Engine] | None = None) -> ColdProof:
+        """Resets engines (all, unless `engines` names some) and proves it. `samples`: prompts by engine id that the
+        engine has served before.
+        """
         self._count += 1
         proof = ColdProof("reset")
-        await asyncio.gather(*(self._one(engine, samples.get(engine.id, []), proof) for engine in self._engines))
+        chosen = self._engines if engines is None else engines
+        await asyncio.gather(*(self._one(engine, samples.get(engine.id, []), proof) for engine in chosen))
         return proof
 
     async def _one(self, engine: Engine, samples: list[Tokens], proof: ColdProof) -> None:

@@ -111,10 +111,24 @@ class Control:
                 found[str(entry["id"])] = limit if isinstance(limit, int) else None
         return found
 
-    async def version(self, url: str) -> str | None:
+    async def version(self, url: str) -> tuple[str, str] | None:
+        """A server's version and where it stands: `/version`, or the `server` header; None if it tells neither."""
         answer = await self._call("GET", f"{url}/version")
         data = _json(answer) if answer.status_code == 200 else None
-        return str(data["version"]) if isinstance(data, dict) and "version" in data else None
+        if isinstance(data, dict) and "version" in data:
+            return str(data["version"])[:200], "/version"
+        header = answer.headers.get("server")
+        return (header[:200], "server header") if header else None
+
+    async def post(self, url: str) -> None:
+        """POSTs to an address that the user names.
+
+        Raises:
+            Unreachable: no answer, or not a 2xx.
+        """
+        answer = await self._call("POST", url)
+        if not answer.is_success:
+            raise Unreachable(f"POST {url}: HTTP {answer.status_code}")
 
     async def reset_engine(self, url: str) -> int:
         """Asks an engine to drop its prefix cache; the HTTP status. 200 alone proves nothing: see `cold.py`."""

@@ -70,6 +70,7 @@ class Experiment:
     stopped: str | None = None
     client_priority_raised: bool = False
     versions: dict[str, str | None] = field(default_factory=dict)
+    version_sources: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
 class Observer(Protocol):
@@ -182,16 +183,25 @@ class Runner:
         """Every arm serves; the way to a cold fleet is chosen; connections are open and code is warm."""
         model = await self._model()
         self.experiment.model = model
-        engines = self._arms[0].engines if all(arm.engines for arm in self._arms) else ()
-        starter = ColdStarter(self._control, engines, model, self._workload.vocabulary)
+        known = list({engine.url: engine for arm in self._arms for engine in arm.engines}.values())
+        starter = ColdStarter(self._control, known, model, self._workload.vocabulary)
         for arm in self._arms:
             await self._warm(arm, model)
-            self.experiment.versions[arm.name] = await self._control.version(arm.url)
-        if await starter.can_reset():
+            await self._learn_version(arm)
+        if all(arm.engines and arm.resets for arm in self._arms) and await starter.can_reset():
             self._starter = starter
         else:
+            await starter.learn_block_sizes()
             self._nonces = Nonces(nonce_length(starter.block_sizes))
             self.experiment.way = "nonce"
+
+    async def _learn_version(self, arm: Arm) -> None:
+        """Of the router, given or asked for; where it knows its engines, theirs too."""
+        asked = (arm.version, "given") if arm.version is not None else await self._control.version(arm.url)
+        version, source = asked or (None, None)
+        self.experiment.versions[arm.name] = version
+        engines = {told[0] for engine in arm.engines if (told := await self._control.version(engine.url))}
+        self.experiment.version_sources[arm.name] = {"from": source, "engines": sorted(engines)}
 
     async def _model(self) -> str:
         longest = max(request.prompt_len + request.output_len for request in self._workload.requests)
@@ -288,13 +298,18 @@ class Runner:
         return [Measured(request, timing) for request, timing in zip(run.requests, run.timings, strict=True)]
 
     async def _cold(self, block: Block) -> ColdProof:
+        arm = self._arms[block.arm]
         if self._starter is None:
             assert self._nonces is not None
+            if arm.reset_url:
+                await self._control.post(arm.reset_url)
             return ColdProof("nonce", lead=self._nonces.lead(block.index))
-        proof = await self._starter.start(self._samples)
-        for arm in self._arms:
-            if arm.admin:
-                await self._control.reset_router(arm.admin)
+        proof = await self._starter.start(self._samples, arm.engines)
+        for each in self._arms:
+            if each.admin:
+                await self._control.reset_router(each.admin)
+        if arm.reset_url:
+            await self._control.post(arm.reset_url)
         await asyncio.sleep(SETTLE)
         return proof
 

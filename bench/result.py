@@ -64,6 +64,7 @@ def result(
             "fleet": {"description": provenance.fleet.description, **provenance.fleet.facts},
             "model": experiment.model,
             "versions": experiment.versions,
+            "version_sources": experiment.version_sources,
             "options": provenance.options,
         },
         "design": {
