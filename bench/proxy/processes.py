@@ -72,16 +72,17 @@ class Child:
 
 
 def start(
-    command: Sequence[str], core: int, log: Path, *, env: dict[str, str] | None = None, out: bool = False
+    command: Sequence[str], core: int | None, log: Path, *, env: dict[str, str] | None = None, out: bool = False
 ) -> Child:
-    """Starts `command` on one core. `out`: its standard output is a pipe.
+    """Starts `command` on one core (None: on any). `out`: its standard output is a pipe.
 
     Raises:
         NotStarted: there is no such program.
     """
 
     def settle() -> None:
-        os.sched_setaffinity(0, {core})
+        if core is not None:
+            os.sched_setaffinity(0, {core})
         raise_file_limit()
 
     with log.open("wb") as file:

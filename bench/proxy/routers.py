@@ -41,9 +41,11 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a router runs: its core, the folder for logs and configurations, the peers' programs, the tokenizer."""
+    """Where a router runs: its core (None: any), the folder for logs and configurations, the peers' programs, the
+    tokenizer.
+    """
 
-    core: int
+    core: int | None
     folder: Path
     peers: Path
     tokenizer: Path

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench import arms
-from bench.arms import Arm, ArmError, ArmSpelling, Child, Fleet, names_of, running_arms, started_routers
+from bench.arm_spec import ArmSpelling
+from bench.arms import Arm, ArmError, Child, Fleet, names_of, running_arms, started_routers
 from bench.client.connection import Target
 
 READY = {"event": "ready", "url": "http://127.0.0.1:7", "admin": "http://127.0.0.1:8", "mode": "kv", "workers": 1}
