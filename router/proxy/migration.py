@@ -161,6 +161,7 @@ class Carry:
     def wire(self, payload: Iterable[bytes], chunked: bool) -> bytes:
         """The next payload of an engine -> bytes for the client, as one chunk if the client's answer is `chunked`."""
         self.moving = False
+        self.last_words = b""
         return framed(self._feed(b"".join(payload)), chunked)
 
     def end(self, chunked: bool) -> bytes | None:
@@ -218,7 +219,6 @@ class Carry:
         """The stream goes on behind the first `clean` tokens, or begins anew where the client has none of it."""
         self._part.clear()
         self.turn = None
-        self.last_words = b""
         if not self.begun or self.moving:
             return
         self.moving = True

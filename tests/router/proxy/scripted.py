@@ -250,6 +250,7 @@ class Placing:
         self.inbounds: list[Inbound] = []
         self.tickets: list[Ticket] = []
         self.choose: Choice | None = None
+        self.choose_again: Choice | None = None
         self.retries: list[Outcome] = []
         self.moves = False
         """Whether `elsewhere` finds somebody."""
@@ -271,6 +272,15 @@ class Placing:
         if index < len(self.endpoints):
             return self.ticket(self.endpoints[index])
         return gateway_answer(outcome)
+
+    def go_on(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg | Awaitable[Answer | Leg]:
+        self.retries.append(outcome)
+        assert inbound.carry is not None
+        inbound.carry.move()
+        if self.choose_again is not None:
+            return self.choose_again(inbound)
+        index = len(self.tickets)
+        return self.ticket(self.endpoints[index]) if index < len(self.endpoints) else Answer(502, b"for nobody")
 
     def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
         index = len(self.tickets)

@@ -128,6 +128,9 @@ class Wireless(DataPlane):
     def retry(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
         return Answer(502, b"{}")
 
+    def go_on(self, inbound: Inbound, failed: Leg, outcome: Outcome) -> Answer | Leg:
+        raise AssertionError("no stream is followed here")
+
     def elsewhere(self, inbound: Inbound, leg: Leg) -> Leg | None:
         return None
 
