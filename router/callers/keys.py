@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 
 import msgspec
 import yaml
+
+from router.user_file import read_user_file
 
 MAX_FILE = 8 << 20
 MAX_KEYS = 20_000
@@ -78,10 +81,7 @@ def read_keys_file(path: Path) -> list[Caller]:
         KeysFileError: unreadable, not understood, or two entries with one name or one key; nothing is taken from it.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE:
-            raise KeysFileError(f"keys file {path}: it has {size} bytes, {MAX_FILE} at most")
-        raw = path.read_bytes()
+        raw = read_user_file(path, MAX_FILE).removeprefix(BOM_UTF8)
     except OSError as error:
         raise KeysFileError(f"keys file {path}: {error.strerror or error}") from None
     items = _from_yaml(raw, path) if path.suffix in (".yaml", ".yml", ".json") else _from_lines(raw, path)

@@ -284,7 +284,7 @@ class FleetMonitor:
                 continue
             stamp = now
             try:
-                self._apply_file(read_workers_file(path))
+                self._apply_file(await asyncio.to_thread(read_workers_file, path))
             except ValueError as error:
                 self.file_errors += 1
                 log.error("%s; the workers stay as they were", error)

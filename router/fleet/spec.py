@@ -15,8 +15,12 @@ import yaml
 
 from router.events.endpoint import resolve_endpoint
 from router.model import WorkerSpec
+from router.user_file import read_user_file
 
+MAX_FILE = 8 << 20
+"""Bytes of a workers file."""
 KEYS = ("id", "kv", "replay", "model", "device", "ranks", "block-size", "batch-tokens", "taint", "instance")
+_Loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _REPEATED = ("taint", "instance")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9._~:%-]+")
@@ -133,8 +137,10 @@ def read_workers_file(path: Path) -> list[WorkerSpec]:
         SpecError: unreadable, not understood, or two workers with one id; nothing is taken from such a file.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_user_file(path, MAX_FILE).decode("utf-8-sig")
+    except OSError as error:
+        raise SpecError(f"workers file {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise SpecError(f"workers file {path}: {error}") from None
     if path.suffix in (".yaml", ".yml", ".json"):
         specs = _from_yaml(text, path)
@@ -155,7 +161,7 @@ def check_unique(specs: list[WorkerSpec]) -> list[WorkerSpec]:
 
 def _from_yaml(text: str, path: Path) -> list[WorkerSpec]:
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date that is none
         raise SpecError(f"workers file {path}: {' '.join(str(error).split())}") from None
     if isinstance(data, dict):

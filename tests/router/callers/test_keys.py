@@ -122,3 +122,14 @@ def test_new_keys_have_256_bits_of_chance_and_differ() -> None:
 def test_key_that_is_too_long_has_no_digest_of_its_own() -> None:
     assert digest_of(b"x" * 513) == bytes(32)
     assert digest_of(b"x" * 512) == hashlib.sha256(b"x" * 512).digest()
+
+
+def test_device_is_no_keys_file() -> None:
+    with pytest.raises(KeysFileError, match="not a regular file"):
+        read_keys_file(Path("/dev/null"))
+
+
+def test_keys_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "keys.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"name": "a", "sha256": HASH}).encode())
+    assert [caller.name for caller in read_keys_file(path)] == ["a"]

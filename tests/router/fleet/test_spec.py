@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router.fleet.spec import SpecError, check_unique, parse_spec, read_workers_file, spec_from_item
+from router.fleet.spec import MAX_FILE, SpecError, check_unique, parse_spec, read_workers_file, spec_from_item
 from router.fleet.worker import endpoint_of
 from router.model import WorkerSpec
 from router.proxy.interface import Endpoint
@@ -163,3 +163,15 @@ def test_a_mistake_in_a_workers_file_is_named(tmp_path: Path, name: str, text: s
 def test_a_missing_workers_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"nowhere\.txt"):
         read_workers_file(tmp_path / "nowhere.txt")
+
+
+def test_a_device_is_no_workers_file() -> None:
+    with pytest.raises(SpecError, match="not a regular file"):
+        read_workers_file(Path("/dev/null"))
+
+
+def test_a_workers_file_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "workers.txt"
+    path.write_bytes(b"#" * (MAX_FILE + 1))
+    with pytest.raises(SpecError, match=f"more than the {MAX_FILE} bytes"):
+        read_workers_file(path)
