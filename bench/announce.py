@@ -48,8 +48,8 @@ def announce_rounds(console: Console, arms: int, rounds: int, pairs: int, auto: 
         enough = "" if least <= LEVEL else f": too few to claim a difference, --blocks {rounds_needed(tests)} can"
         say(
             console,
-            f"{rounds} rounds of {arms} blocks: the smallest p that they can reach is {least:.3g}, corrected for "
-            f"{tests} tests{enough}",
+            f"{rounds} rounds of {arms} blocks: if all of them favour one side, p is {least:.3g} (corrected for {tests} "
+            f"tests; a difference is claimed up to {LEVEL:g}){enough}",
         )
     if auto is not None:
         say(console, f"of these as many of {auto.most} rounds as find a difference of {auto.effect:.1%} with 80 %")

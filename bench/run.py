@@ -45,11 +45,14 @@ Found = TypeVar("Found")
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to. `data`: the content of result.json. `study`: of a sweep or a search."""
+    """What a run came to. `data`: the content of result.json; `explanation`: the key of it. `study`: of a sweep or a
+    search.
+    """
 
     verdict: Verdict
     data: dict[str, object]
     study: Study | None = None
+    explanation: dict[str, Any] | None = None
 
 
 class OutError(ValueError):
@@ -113,14 +116,16 @@ def bench(settings: Settings, console: Console) -> Outcome:
     data = result(reached, measured, measured.plan, provenance)
     if rates is not None:
         data |= study_data(rates)
-    else:
-        data["explanation"] = explanation_data(explain(reached, summary.bound, settings.seed))
+    explanation = None
+    if rates is None:
+        explanation = explanation_data(explain(reached, summary.bound, settings.seed))
+        data["explanation"] = explanation
     if settings.out is not None:
         if rates is not None:
             write_requests(settings.out, measured.blocks)
         write(settings.out, data, reached)
-        _reports(settings.out, data, reached, console)
-    return Outcome(reached, data, rates)
+        _reports(settings.out, data, reached)
+    return Outcome(reached, data, rates, explanation)
 
 
 def _rounds(settings: Settings, arms: int) -> int:
@@ -257,12 +262,9 @@ def _run(main: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
     return uvloop.run(guarded())
 
 
-def _reports(out: Path, data: dict[str, object], reached: Verdict, console: Console) -> None:
+def _reports(out: Path, data: dict[str, object], reached: Verdict) -> None:
     from bench.report.html import html
     from bench.report.markdown import markdown
 
     (out / "report.md").write_text(markdown(data), encoding="utf-8")
-    page, missing = html(data, reached)
-    (out / "report.html").write_text(page, encoding="utf-8")
-    if missing:
-        console.print(f"note: {missing}", highlight=False, soft_wrap=True)
+    (out / "report.html").write_text(html(data, reached), encoding="utf-8")

@@ -293,8 +293,9 @@ def _notes(results: Sequence[ArmResult], comparisons: Sequence[Compared]) -> lis
         least = smallest_p(rounds) * tests
         if least > LEVEL:
             notes.append(
-                f"{rounds} rounds cannot show a difference at {LEVEL:.0%}: the smallest p is {smallest_p(rounds):.3g}, "
-                f"{min(1.0, least):.3g} after correction for {tests} tests; --blocks {rounds_needed(tests)} can"
+                f"{rounds} rounds cannot show a difference: even if all of them favour one side, p is "
+                f"{smallest_p(rounds):.3g}, {min(1.0, least):.3g} corrected for {tests} tests, and up to {LEVEL:g} is "
+                f"claimed; --blocks {rounds_needed(tests)} can"
             )
     return notes
 

@@ -298,7 +298,7 @@ def bench(
     else:
         from bench.report.terminal import show
 
-        show(outcome.verdict, Console(), outcome.study)
+        show(outcome.verdict, Console(), outcome.study, outcome.explanation)
     if out is not None:
         errors.print(f"written to {out}; to look at: {out / 'report.html'}", highlight=False, soft_wrap=True)
     if outcome.verdict.exit_code:

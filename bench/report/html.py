@@ -1,155 +1,160 @@
-"""report.html: one file that needs nothing else, no network, no script. Pictures where matplotlib is installed."""
+"""report.html: one file that needs nothing else, no network, no script. Verdict first, then numbers, then why.
+
+Pure: result.json's content and the verdict's requests to a page. Its size does not grow with the run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from bench.report.markdown import DOES_NOT_COUNT
-from bench.report.plots import MissingLibrary, pictures
+from bench.explain.words import explanation_lines
+from bench.report import charts
+from bench.report.charts import Figure
+from bench.report.page_parts import capacity_table, guard_table, noise_table, overhead_table, provenance, sweep_table
+from bench.report.page_style import STYLE
+from bench.report.rows import DOES_NOT_COUNT, headline_tests, legend, metric_rows, ratio_cells
+from bench.report.svg import DASHES, MARKS
+from bench.report.tables import Cell, table
 from bench.verdict import Verdict
 
-_STATS = ("mean", "p50", "p90", "p95", "p99")
 _WORDS = (
     "TTFT: from the scheduled time to the first token. ITL: mean time between tokens, one value a request. "
     "E2E: from the scheduled time to the last token. Load CV: spread of requests over workers, 0 is even. "
-    "Stable: the queue did not grow over a block."
+    "∞: failed requests reach this percentile."
 )
-_STYLE = """
-:root{color-scheme:light}*{box-sizing:border-box}
-body{font:16px/1.5 system-ui,sans-serif;color:#212529;background:#fff;max-width:68rem;margin:0 auto;padding:1rem}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
-.verdict{border-left:4px solid #0b7285;padding:.25rem 1rem;background:#f1f3f5}.void{border-color:#e67700}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #dee2e6;white-space:nowrap}
-th:first-child,td:first-child{text-align:left}
-figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.3rem}svg{width:100%;height:auto;max-width:44rem}
-code{overflow-wrap:anywhere}dt{font-weight:600}dd{margin:0 0 .4rem}.small{font-size:.9rem;color:#495057}
-@media(max-width:36rem){table{font-size:.85rem}th,td{padding:.15rem .3rem}}
-"""
 
 
-def html(data: dict[str, Any], verdict: Verdict) -> tuple[str, str | None]:
-    """The page, and a sentence on what is missing from it (None: nothing).
+def html(data: dict[str, Any], verdict: Verdict) -> str:
+    """The page.
 
     Args:
         data: the content of result.json.
         verdict: what the pictures are drawn from.
     """
-    missing = None
-    drawn: list[tuple[str, str]] = []
-    try:
-        drawn = pictures(verdict) if verdict.arms else []
-    except MissingLibrary as error:
-        missing = f"report.html has no pictures: {error}"
-    said = data["verdict"]
-    names = " · ".join(arm["name"] for arm in data["arms"])
+    arms = [arm["name"] for arm in data["arms"]] or [arm["name"] for arm in data.get("capacity", {}).get("arms", [])]
+    names = " · ".join(arms or dict.fromkeys(point["arm"] for point in data.get("sweep", {}).get("points", [])))
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8>",
         "<meta name=viewport content='width=device-width,initial-scale=1'>",
-        f"<title>kvctl bench: {escape(names)}</title><style>{_STYLE}</style></head><body>",
+        "<meta name=color-scheme content='light dark'>",
+        "<link rel=icon href='data:,'>",
+        f"<title>kvctl bench: {escape(names)}</title><style>{STYLE}</style></head><body><main>",
         f"<h1>kvctl bench: {escape(names)}</h1>",
-        f"<div class='verdict{'' if said['valid'] else ' void'}'>",
-        *(f"<p>{escape(sentence)}</p>" for sentence in said["summary"]),
-        *([] if said["valid"] else [f"<p>{escape(DOES_NOT_COUNT)}</p>"]),
-        "</div>",
-        *_list("Why the run does not count", said["reasons"]),
-        *_list("Notes", said["notes"]),
-        *_gates(said["gates"]),
-        "<h2>Arms</h2>",
-        _table(["", *(arm["name"] for arm in data["arms"])], _arm_rows(data["arms"])),
-        f"<p class=small>{escape(_WORDS)}</p>",
-        *_comparisons(data["comparisons"]),
-        *(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" for title, svg in drawn),
-        "<h2>How it was measured</h2>",
-        *_provenance(data),
-        "</body></html>",
+        *_verdict(data["verdict"]),
+        *_section("Capacity", *capacity_table(data.get("capacity"))),
+        *_section("Rate sweep", *sweep_table(data.get("sweep")), *_figures(_curves(data))),
+        *_section("Numbers", *_numbers(data)),
+        *_section("Why", *_why(data)),
+        *_section("Distributions", *_figures(charts.distributions([a for a in verdict.arms if len(a.measured)]))),
+        *_section("Pair by pair", *_figures(charts.pairs(verdict))),
+        *_section("Workers over time", *_figures(_load(data, verdict))),
+        *_section("Noise", *noise_table(data)),
+        *_section("What could have spoiled it", *guard_table(data)),
+        *_section("How it was measured", *provenance(data)),
+        "</main></body></html>",
     ]
-    return "\n".join(parts), missing
+    return "\n".join(parts)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class=wide><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _list(title: str, items: list[str]) -> list[str]:
-    if not items:
-        return []
-    return [f"<h2>{escape(title)}</h2><ul>", *(f"<li>{escape(item)}</li>" for item in items), "</ul>"]
-
-
-def _gates(gates: list[dict[str, str]]) -> list[str]:
-    if not gates:
-        return []
-    return ["<h2>Gates</h2>", _table(["gate", "result", "why"], [[g["gate"], g["result"], g["why"]] for g in gates])]
-
-
-def _arm_rows(arms: list[dict[str, Any]]) -> list[list[str]]:
-    rows = []
-    for label, metric, digits in (("TTFT", "ttft_ms", 1), ("ITL", "itl_ms", 2), ("E2E", "e2e_ms", 1)):
-        for stat in _STATS:
-            cells = [_number(arm["metrics"][metric].get(stat), digits, arm["failed"]) for arm in arms]
-            rows.append([f"{label} {stat}, ms", *cells])
-    rows.append(["longest gap p95, ms", *(_number(arm["metrics"]["stall_ms"].get("p95"), 1, 0) for arm in arms)])
-    for label, name in (
-        ("prompt tokens from cache", "cached_token_ratio"),
-        ("predicted by the router", "predicted_cached_ratio"),
-    ):
-        rows.append([label, *(_share(arm["metrics"][name]) for arm in arms)])
-    rows.append(["output tokens/s", *(_number(arm["metrics"]["output_tok_s"], 0, 0) for arm in arms)])
-    if any(arm["metrics"]["goodput"] is not None for arm in arms):
-        rows.append(["requests within SLO", *(_share(arm["metrics"]["goodput"]) for arm in arms)])
-    rows.append(["load CV over workers", *(_number(arm["metrics"]["load_cv"], 2, 0) for arm in arms)])
-    rows.append(["decision p50, µs", *(_number(arm["metrics"]["decision_us"].get("p50"), 0, 0) for arm in arms)])
-    rows.append(["sent late p99, ms", *(_number(arm["metrics"]["sched_lag_ms"].get("p99"), 2, 0) for arm in arms)])
-    rows.append(["requests (failed)", *(f"{arm['requests']} ({arm['failed']})" for arm in arms)])
-    rows.append(["stable", *("yes" if arm["stable"] else "no" for arm in arms)])
-    return rows
-
-
-def _comparisons(rows: list[dict[str, Any]]) -> list[str]:
-    if not rows:
-        return []
-    made = [
-        [
-            f"{row['metric']}, {row['other']} / {row['base']}",
-            _number(row["ratio"], 3, 0),
-            f"{row['ci95'][0]:.3f} to {row['ci95'][1]:.3f}" if row["ci95"] else "n too small",
-            _number(row["p"], 3, 0),
-            _number(row["p_holm"], 3, 0),
-            "yes" if row["claimed"] else "",
+def _verdict(said: dict[str, Any]) -> list[str]:
+    failed = any(gate["result"] == "fail" for gate in said["gates"])
+    kind = "verdict failed" if failed else "verdict" if said["valid"] else "verdict void"
+    parts = [f"<div class='{kind}'>", *(f"<p>{escape(sentence)}</p>" for sentence in said["summary"])]
+    if not said["valid"]:
+        parts.append(f"<p>{escape(DOES_NOT_COUNT)}</p>")
+    parts.append("</div>")
+    if said["gates"]:
+        style = {"pass": "pass", "fail": "fail"}
+        rows = [
+            [g["gate"], Cell(g["result"], style.get(g["result"], "open")), Cell(g["why"], "words")]
+            for g in said["gates"]
         ]
-        for row in rows
-    ]
-    return ["<h2>Comparisons</h2>", _table(["metric", "ratio", "95 % interval", "p", "p, Holm", "claimed"], made)]
+        parts += ["<h2>Gates</h2>", table(["gate", "result", "why"], rows)]
+    for title, items in (("Why the run does not count", said["reasons"]), ("Notes", said["notes"])):
+        if items:
+            parts += [f"<h2>{title}</h2><ul>", *(f"<li>{escape(item)}</li>" for item in items), "</ul>"]
+    return parts
 
 
-def _provenance(data: dict[str, Any]) -> list[str]:
-    source, design = data["provenance"], data["design"]
-    workload = source["workload"]
-    facts = {
-        "workload": f"{workload['name']}, sha256 {source['workload_sha256']}, seed {source['seed']}",
-        "made with": ", ".join(f"{name} {value}" for name, value in workload["facts"].items()),
-        "requests": ", ".join(f"{name} {value:,.4g}" for name, value in workload["summary"].items()),
-        "engines": source["fleet"]["description"],
-        "order of blocks": " ".join(design["order"]),
-        "cold start": f"{design['cold_start']}, "
-        f"{sum(block['cold']['proven'] for block in design['blocks'])} of {len(design['blocks'])} blocks proven",
-        "host": ", ".join(f"{name} {value}" for name, value in source["host"].items()),
-        "versions": ", ".join([f"kvctl {source['kvctl']}", *(f"{n} {v}" for n, v in source["packages"].items())]),
-        "command": "kvctl " + " ".join(source["argv"]),
-    }
-    rows = [f"<dt>{escape(name)}</dt><dd><code>{escape(str(value))}</code></dd>" for name, value in facts.items()]
-    return ["<dl>", *rows, "</dl>"]
+def _section(title: str, *content: str) -> list[str]:
+    """Nothing where there is no content."""
+    return [f"<h2>{escape(title)}</h2>", *content] if content else []
 
 
-def _number(value: float | None, digits: int, failed: int) -> str:
-    if value is None:
-        return "∞" if failed else "–"
-    return f"{value:,.{digits}f}"
+def _numbers(data: dict[str, Any]) -> list[str]:
+    """One table: values of the arms, with two arms also their ratio; with more a table of ratios for each base."""
+    arms, comparisons = data["arms"], data["comparisons"]
+    if not arms:
+        return []
+    pair = len(arms) == 2 and bool(comparisons)
+    known = {row["metric"]: row for row in comparisons} if pair else {}
+    rows: list[list[str | Cell]] = []
+    for row in metric_rows(arms):
+        rows.append([row.label, *row.cells, *(ratio_cells(known.get(row.metric)) if pair else ())])
+    head = ["", *(arm["name"] for arm in arms), *(("ratio", "95 % interval", "p") if pair else ())]
+    parts = [table(head, rows)]
+    for base in () if pair else dict.fromkeys(row["base"] for row in comparisons):
+        mine = [row for row in comparisons if row["base"] == base]
+        name = f"{mine[0]['other']} / {base}"
+        parts.append(table([name, "ratio", "95 % interval", "p"], [[r["metric"], *ratio_cells(r)] for r in mine]))
+    if comparisons:
+        words = f"Ratio: {comparisons[0]['other']} over the other arm, below 1 is faster. " + legend(
+            headline_tests(comparisons)
+        )
+        parts.append(f"<p class=faint>{escape(words)}</p>")
+    parts.append(f"<p class=faint>{escape(_WORDS)}</p>")
+    return parts
 
 
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+def _why(data: dict[str, Any]) -> list[str]:
+    found = data.get("explanation")
+    if not found or not found["arms"]:
+        return []
+    lines = explanation_lines(found)
+    parts = ["<ul>", *(f"<li>{escape(line)}</li>" for line in lines), "</ul>"] if lines else []
+    figures = [charts.decomposition(pair) for pair in found["ttft"]]
+    parts += _figures([*figures, charts.calibrations(found["arms"])])
+    if any(pair["effects"] for pair in found["ttft"]):
+        parts.append(f"<p class=faint>{escape(_MODEL)}</p>")
+    return [*parts, *overhead_table(found["arms"])]
+
+
+_MODEL = (
+    "Hits: uncached prompt tokens of the request itself. Queueing: uncached tokens without a first token yet, and "
+    "requests in flight, as an average over the workers when it was sent. Imbalance: how much more of both its own "
+    "worker had. One linear model with a constant an arm and the same slopes for both; decision and late sends are "
+    "measured. Unexplained is the difference of the constants. A description, no proof of causes: a hit also shortens "
+    "the queue."
+)
+
+
+def _curves(data: dict[str, Any]) -> list[Figure]:
+    slo = data.get("capacity", {}).get("slo", {})
+    return charts.curves(data["sweep"]["points"], slo) if data.get("sweep") else []
+
+
+def _load(data: dict[str, Any], verdict: Verdict) -> Sequence[Figure | None]:
+    heats = charts.heats((data.get("explanation") or {}).get("arms", []))
+    return [*heats, charts.in_flight(verdict.arms)] if verdict.arms else heats
+
+
+def _figures(found: Sequence[Figure | None]) -> list[str]:
+    drawn = [_figure(figure) for figure in found if figure is not None]
+    return ["<div class=charts>", *drawn, "</div>"] if drawn else []
+
+
+def _figure(figure: Figure) -> str:
+    names = "".join(f"<span>{_key(index)}{escape(name)}</span>" for index, name in enumerate(figure.legend))
+    key = f"<div class=legend>{names}</div>" if names else ""
+    note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
+    return f"<figure><figcaption>{escape(figure.title)}</figcaption>{key}{figure.svg}{note}</figure>"
+
+
+def _key(series: int) -> str:
+    dash = DASHES[series % MARKS]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return (
+        f'<svg viewBox="0 0 26 8" aria-hidden="true"><path class="line c{series % MARKS}"{dashed} d="M0 4H26"/></svg>'
+    )

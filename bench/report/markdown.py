@@ -1,69 +1,115 @@
-"""report.md: the result as it goes into a pull request."""
+"""report.md: the result as it goes into a pull request, for GitHub's rendering. Verdict, one table, gates; the rest is
+folded away. Pure; reads the content of result.json.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from bench.explain.words import explanation_lines
+from bench.report.rows import DOES_NOT_COUNT, headline_tests, legend, metric_rows, number
+
 _STATS = ("mean", "p50", "p95", "p99")
-DOES_NOT_COUNT = (
-    "The numbers are shown, but nothing follows from them. If the machine was busy, run it again when it is idle, or "
-    "with a lower --rate; docs/bench.md says what each reason means."
-)
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~])")
 
 
 def markdown(data: dict[str, Any]) -> str:
     """`data`: the content of result.json."""
-    verdict, source = data["verdict"], data["provenance"]
+    verdict = data["verdict"]
     lines = ["# kvctl bench", ""]
-    for sentence in verdict["summary"]:
-        lines += [f"**{sentence}**", ""]
     if not verdict["valid"]:
-        lines += [DOES_NOT_COUNT, ""]
-    arms = data["arms"]
-    lines.append("| | " + " | ".join(arm["name"] for arm in arms) + " |")
-    lines.append("|---|" + "---:|" * len(arms))
-    for label, metric, digits in (("TTFT", "ttft_ms", 1), ("ITL", "itl_ms", 2), ("E2E", "e2e_ms", 1)):
-        for stat in _STATS:
-            cells = [_cell(arm["metrics"][metric].get(stat), digits, arm["failed"]) for arm in arms]
-            lines.append(f"| {label} {stat}, ms | " + " | ".join(cells) + " |")
-    lines.append("| prompt tokens from cache | " + " | ".join(_share(arm, "cached_token_ratio") for arm in arms) + " |")
-    lines.append(
-        "| output tokens/s | " + " | ".join(_cell(arm["metrics"]["output_tok_s"], 0, 0) for arm in arms) + " |"
-    )
-    lines.append("| requests (failed) | " + " | ".join(f"{arm['requests']} ({arm['failed']})" for arm in arms) + " |")
-    lines.append("| stable | " + " | ".join("yes" if arm["stable"] else "**no**" for arm in arms) + " |")
-    if data["comparisons"]:
-        lines += ["", "| metric | ratio | 95 % interval | p | claimed |", "|---|---:|---:|---:|---|"]
-        for row in data["comparisons"]:
-            ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
-            ci = "n too small" if row["ci95"] is None else f"{row['ci95'][0]:.3f} to {row['ci95'][1]:.3f}"
-            p = "-" if row["p"] is None else f"{row['p']:.3f}"
-            claimed = "yes" if row["claimed"] else ""
-            lines.append(f"| {row['metric']}, {row['other']} / {row['base']} | {ratio} | {ci} | {p} | {claimed} |")
+        lines += ["> [!WARNING]", *(f"> {_text(said)}" for said in (*verdict["summary"], DOES_NOT_COUNT)), ""]
+    else:
+        for sentence in verdict["summary"]:
+            lines += [f"**{_text(sentence)}**", ""]
     for gate in verdict["gates"]:
-        lines += ["", f"- gate `{gate['gate']}`: **{gate['result']}** ({gate['why']})"]
-    if verdict["reasons"]:
-        lines += ["", "Why the run does not count:", ""] + [f"- {reason}" for reason in verdict["reasons"]]
-    if verdict["notes"]:
-        lines += ["", "Notes:", ""] + [f"- {note}" for note in verdict["notes"]]
+        lines.append(f"- gate {_code(gate['gate'])}: **{gate['result']}** ({_text(gate['why'])})")
+    if verdict["gates"]:
+        lines.append("")
+    if data["arms"]:
+        lines += [*_table(data), ""]
+    elif data.get("capacity"):
+        lines += [*_capacities(data["capacity"]), ""]
+    elif data.get("sweep"):
+        lines += [*_points(data["sweep"]["points"]), ""]
+    found = data.get("explanation")
+    why = explanation_lines(found) if found else []
+    for title, items in (
+        ("Why", why), ("Why the run does not count", verdict["reasons"]), ("Notes", verdict["notes"]),
+    ):  # fmt: skip
+        if items:
+            lines += [
+                f"<details><summary>{title}</summary>",
+                "",
+                *(f"- {_text(one)}" for one in items),
+                "",
+                "</details>",
+                "",
+            ]
+    return "\n".join([*lines, _made(data), ""])
+
+
+def _table(data: dict[str, Any]) -> list[str]:
+    """A row a metric. Each base has its value and, where there is one, the candidate's ratio to it."""
+    arms, comparisons = data["arms"], data["comparisons"]
+    bases = [arm["name"] for arm in arms[1:] if any(row["base"] == arm["name"] for row in comparisons)]
+    known = {(row["metric"], row["base"]): row for row in comparisons}
+    head = ["", *(_text(arm["name"]) for arm in arms)]
+    head += [f"{_text(arms[0]['name'])} / {_text(base)} (95 %)" for base in bases]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    lines[0] = lines[0].replace("|  |", "| |", 1)
+    for row in metric_rows(arms, _STATS):
+        cells = [row.label, *row.cells, *(_ratio(known.get((row.metric, base))) for base in bases)]
+        lines.append("| " + " | ".join(cells) + " |")
+    if bases:
+        lines += ["", "<sub>" + legend(headline_tests(comparisons)).replace("*", "\\*", 1) + "</sub>"]
+    return lines
+
+
+def _ratio(row: dict[str, Any] | None) -> str:
+    if row is None or row["ratio"] is None:
+        return ""
+    interval = "n too small" if row["ci95"] is None else f"{row['ci95'][0]:.2f}–{row['ci95'][1]:.2f}"
+    star = r" \*" if row["claimed"] else ""
+    return f"{row['ratio']:.2f}{star} ({interval})"
+
+
+def _capacities(found: dict[str, Any]) -> list[str]:
+    lines = ["| arm | requests/s | not met at | |", "|---|---:|---:|---|"]
+    for arm in found["arms"]:
+        lines.append(
+            f"| {_text(arm['name'])} | {number(arm['rate'], 2)} | {number(arm['upper'], 2)} | {_text(arm['reason'])} |"
+        )
+    return lines
+
+
+def _points(points: list[dict[str, Any]]) -> list[str]:
+    lines = ["| requests/s | arm | TTFT p95, ms | ITL p95, ms | |", "|---:|---|---:|---:|---|"]
+    for one in points:
+        state = "void" if one["void"] else "" if one["stable"] else "unstable"
+        p95 = [number(one[metric]["p95"], 1) for metric in ("ttft_ms", "itl_ms")]
+        lines.append(f"| {one['rate']:.4g} | {_text(one['arm'])} | {p95[0]} | {p95[1]} | {state} |")
+    return lines
+
+
+def _made(data: dict[str, Any]) -> str:
+    source, design = data["provenance"], data["design"]
     workload = source["workload"]
-    lines += [
-        "",
-        f"Workload {workload['name']}, sha256 `{source['workload_sha256'][:16]}`, seed {source['seed']}, "
-        f"{workload['summary']['requests']} requests an arm in {data['design']['rounds']} rounds, order "
-        f"{' '.join(data['design']['order'])}, cold start by {data['design']['cold_start']}. "
-        f"{source['fleet']['description']}. kvctl {source['kvctl']}.",
-        "",
-    ]
-    return "\n".join(lines)
+    order = " ".join(design["order"])
+    blocks = f"{design['rounds']} rounds, order {_text(order)}, " if order and len(order) < 200 else ""
+    return (
+        f"<sub>Workload {_text(workload['name'])}, sha256 `{source['workload_sha256'][:16]}`, seed {source['seed']}, "
+        f"{workload['summary']['requests']:,} requests an arm, {blocks}cold start by {design['cold_start']}. "
+        f"{_text(source['fleet']['description'])}. kvctl {source['kvctl']}.</sub>"
+    )
 
 
-def _cell(value: float | None, digits: int, failed: int) -> str:
-    if value is None:
-        return "∞" if failed else "-"
-    return f"{value:,.{digits}f}"
+def _text(words: str) -> str:
+    """Words of others: nothing in them is markup, and they are one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(words.split()))
 
 
-def _share(arm: dict[str, Any], name: str) -> str:
-    value = arm["metrics"][name]
-    return "-" if value is None else f"{value:.1%}"
+def _code(words: str) -> str:
+    fence = "``" if "`" in words else "`"
+    return f"{fence}{words}{fence}"

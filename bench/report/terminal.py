@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from bench.design import HEADLINE
+from bench.explain.words import explanation_lines
 from bench.gate import GateResult
-from bench.report.markdown import DOES_NOT_COUNT
+from bench.report.rows import DOES_NOT_COUNT, legend
 from bench.report.study import study_tables
 from bench.study import Study
 from bench.verdict import ArmResult, Compared, Verdict
@@ -17,19 +20,32 @@ _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"))
 _STATS = ("mean", "p50", "p95", "p99")
 
 
-def show(verdict: Verdict, console: Console, study: Study | None = None) -> None:
-    """Prints table, gates, notes and verdict. `study`: of a sweep or a capacity search, in place of the arms."""
-    console.print(render(verdict, study))
+def show(
+    verdict: Verdict, console: Console, study: Study | None = None, explanation: dict[str, Any] | None = None
+) -> None:
+    """Prints table, gates, notes and verdict.
+
+    Args:
+        verdict: what the run came to.
+        console: where to.
+        study: of a sweep or a capacity search, in place of the arms.
+        explanation: the key of result.json.
+    """
+    console.print(render(verdict, study, explanation))
 
 
-def render(verdict: Verdict, study: Study | None = None) -> RenderableType:
+def render(verdict: Verdict, study: Study | None = None, explanation: dict[str, Any] | None = None) -> RenderableType:
     parts: list[RenderableType] = [arms_table(verdict) if study is None else study_tables(study)]
     if len(verdict.arms) > 2 and verdict.comparisons:
         parts.append(ratios_table(verdict))
+    tests = sum(c.p_holm is not None for c in verdict.comparisons)
+    if tests:
+        parts.append(Text(legend(tests), style="dim"))
     for judged in verdict.gates:
         colour = {GateResult.PASS: "green", GateResult.FAIL: "red"}.get(judged.result, "yellow")
         line = Text(f"{judged.result:>12}  ", style=colour)
         parts.append(line + Text(f"{judged.gate.text}  ({judged.why})", style="default"))
+    parts += [Text(f"why: {line}") for line in (explanation_lines(explanation) if explanation else [])]
     parts += [Text(f"note: {note}", style="dim") for note in verdict.notes]
     parts += [Text(f"void: {reason}", style="yellow") for reason in verdict.reasons]
     parts.append(Text(""))
@@ -44,7 +60,7 @@ def arms_table(verdict: Verdict) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1), show_edge=False)
     table.add_column("", no_wrap=True)
     for arm in verdict.arms:
-        table.add_column(arm.arm.name, justify="right")
+        table.add_column(arm.arm.name, justify="right", overflow="fold")
     pair = len(verdict.arms) == 2 and bool(verdict.comparisons)
     if pair:
         table.add_column("ratio", justify="right")
@@ -85,8 +101,9 @@ def ratios_table(verdict: Verdict) -> Table:
     for name in shown:
         cells = []
         for base in bases:
-            ratio, interval, _ = _ratio_cells(known.get((name, base)))
-            cells.append(f"{ratio}  {interval}" if interval else ratio)
+            ratio, interval, p = _ratio_cells(known.get((name, base)))
+            star = " *" if p.endswith("*") else ""
+            cells.append(f"{ratio}{star}  {interval}" if interval else ratio)
         table.add_row(name, *cells)
     return table
 
