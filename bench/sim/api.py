@@ -206,8 +206,9 @@ class Api:
         requests = []
         for index, prompt in enumerate(wanted.prompts):
             length, finish = self._answer_length(prompt, wanted.most_tokens)
+            chat = wanted.chat or self._text.opens_a_turn(prompt)
             for choice in range(wanted.n):
-                answer = self._text.answer(prompt, length, choice, chat=wanted.chat)
+                answer = self._text.answer(prompt, length, choice, chat=chat)
                 own = self._own_id(request_id, wanted, index, choice)
                 requests.append(EngineRequest(own, prompt, answer, finish, wanted.adapter, wanted.salt))
         continuous = bool(wanted.options and wanted.options.include_usage and wanted.options.continuous_usage_stats)

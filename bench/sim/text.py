@@ -53,6 +53,7 @@ class TextModel:
         self._pieces: dict[int, str] = {}
         self._words = self._find(_WORD)
         self._starts = self._find(_START)
+        self._turn = self._opening_of_a_turn()
         self._json = {token: json.dumps(text)[1:-1].encode() for token, text in self._pieces.items()}
 
     def encode(self, text: str, *, special: bool = True) -> Tokens:
@@ -97,6 +98,22 @@ class TextModel:
         """
         seed, begun = self._begun(prompt, choice)
         return self._draw(seed, begun, count, chat=chat)
+
+    def opens_a_turn(self, prompt: Tokens) -> bool:
+        """Whether the prompt ends as a chat's does for which an answer is wanted."""
+        size = len(self._turn)
+        return 0 < size <= len(prompt) and np.array_equal(prompt[-size:], self._turn)
+
+    def _opening_of_a_turn(self) -> Tokens:
+        """The ids with which the template asks for an answer; none without a template."""
+        if self._template is None:
+            return np.empty(0, np.uint32)
+        say = [{"role": "user", "content": "x"}]
+        try:
+            asked, told = self.render(say), self.render(say, generation_prompt=False)
+        except TextError:
+            return np.empty(0, np.uint32)
+        return self.encode(asked.removeprefix(told), special=False) if asked.startswith(told) else self.encode("")
 
     def begun(self, prompt: Tokens, choice: int = 0) -> int:
         """How many of the prompt's last tokens are the beginning of an answer."""

@@ -66,6 +66,14 @@ async def test_a_chat_tells_its_prompt_with_the_role(start_engine: Any) -> None:
     assert ids == MODEL.answer(prompt, 2, chat=True).tolist()
 
 
+async def test_a_chats_prompt_sent_as_ids_gets_the_chats_answer(start_engine: Any) -> None:
+    engine = await start_engine(speedup=0)
+    prompt = MODEL.encode(MODEL.render([{"role": "user", "content": "hello"}]))
+    body = {"prompt": prompt.tolist(), "max_tokens": 3}
+    text = (await engine.client.post("/v1/completions", json=body)).json()["choices"][0]["text"]
+    assert text == MODEL.decode(MODEL.answer(prompt, 3, chat=True).tolist())
+
+
 async def test_without_being_asked_it_tells_none(start_engine: Any) -> None:
     engine = await start_engine(speedup=0)
     body = {"prompt": "x", "max_tokens": 2, "stream": True}
