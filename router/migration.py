@@ -229,7 +229,7 @@ class Migrations:
         """Finds out how much of the text of the tokens the client has. Sets `carry.why` where that cannot be known."""
         last = len(carry.ids) if carry.stops else carry.clean
         for count in range(last, max(last - _LONGEST_CHARACTER, 0), -1):
-            ids = carry.ids[:count] if carry.stops else carry.ids[max(count - _WINDOW, 0) : count]
+            ids = carry.ids[:count] if carry.compares else carry.ids[max(count - _WINDOW, 0) : count]
             found = self._tokens.text(model, ids.tolist())
             text = await found if isinstance(found, Awaitable) else found
             if text is None:

@@ -9,8 +9,9 @@ The tokens of which the client has the text are known because the engine tells t
 stream may go on only behind a token whose text has gone out whole: an engine whose prompt ends inside a character
 sends the whole prompt's text with the next one (seen with vLLM's decoder). `clean` counts the ids up to there.
 
-Cost: 3 to 5 us an event. Memory: four bytes a token of prompt and answer, the text where there are stop strings, and
-one unfinished event; all bounded by `limit_bytes`, with eight times as much for an event, whose ids are in decimal.
+Cost: 3 to 5 us an event. Memory: four bytes a token of prompt and answer, the text of chats and where there are stop
+strings, and one unfinished event; all bounded by `limit_bytes`, with eight times as much for an event, whose ids are
+in decimal.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Carry:
 
     __slots__ = (
         "_blind",
+        "_checked",
         "_done",
         "_finish",
         "_held",
@@ -142,6 +144,7 @@ class Carry:
         self._identity: Identity | None = None
         self._text: list[str] = []
         self._sure = True
+        self._checked = False
         self._finish: str | None = None
         self._done = False
         self._usage_sent = False
@@ -197,18 +200,24 @@ class Carry:
     @property
     def needs_text(self) -> bool:
         """Whether the text of the ids has to be known, to find out how much of it the client has."""
-        return bool(self.stops and (not self.include_stop or self._seam is not None)) or not self._sure
+        kept_back = self.stops and (not self.include_stop or self._seam is not None)
+        return bool(kept_back) or self._checked or not self._sure
+
+    @property
+    def compares(self) -> bool:
+        """Whether that is to be the text of all tokens, to be compared with what the client has."""
+        return bool(self.stops) or self._checked
 
     def settle(self, ids: int, text: str) -> bool:
-        """`text` is that of the first `ids` generated tokens, or of the last ones of them where there are no stop
-        strings. Returns whether the stream can go on behind these; if not, `why` may say that it cannot at all."""
+        """`text` is that of the first `ids` generated tokens, or of the last ones of them unless it `compares`.
+        Returns whether the stream can go on behind these; if not, `why` may say that it cannot at all."""
         if text.endswith(_INCOMPLETE):
             return False
-        if self.stops:
+        if self.compares:
             sent = "".join(self._text)
             if not text.startswith(sent):
                 text = " " + text  # some tokenizers drop the first space of a text
-            if not text.startswith(sent) or len(text) - len(sent) > 2 * max(map(len, self.stops)):
+            if not text.startswith(sent) or len(text) - len(sent) > 2 * max(map(len, self.stops), default=0):
                 self.why = "text_differs"
                 return False
             self._held = text[len(sent) :]
@@ -328,8 +337,8 @@ class Carry:
             if any(value for key, value in delta.items() if key not in ("role", "content")):
                 self._unfollow("parsed")
             elif content is None and choice.token_ids and choice.finish_reason is None:
-                # A parser of the engine keeps the token back. The event is there for the ids alone.
-                self._unfollow("parsed")
+                # A parser of the engine has seen no text, or keeps it back. The event is there for the ids alone.
+                self._checked = True
                 kept = not self.strip
         if choice.finish_reason is not None:
             self._finish = choice.finish_reason
@@ -359,7 +368,7 @@ class Carry:
         if text:
             self.clean = len(self.ids)
             self._sure = len(ids) == 1
-            if self.stops and self._seam is None:
+            if (self.stops or self.chat) and self._seam is None:
                 self._note(text)
 
     def _note(self, text: str) -> None:

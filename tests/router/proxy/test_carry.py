@@ -249,8 +249,26 @@ def test_why_a_stream_cannot_go_on(chat: bool, event: bytes, why: str) -> None:
 
 def test_an_event_that_is_there_for_its_ids_alone_is_not_shown() -> None:
     followed = carry(chat=True)
+    followed.wire([stream(True)[0]], False)
     assert followed.wire([completion(delta={}, ids=[1])], False) == b""
-    assert followed.why == "parsed"
+    assert followed.why == ""
+
+
+def test_behind_a_token_that_a_parser_kept_back_the_text_is_compared() -> None:
+    followed = carry(chat=True)
+    role = stream(True)[0]
+    followed.wire([role, completion(delta={}, ids=[1]), completion(delta={"content": "answer"}, ids=[2])], False)
+    assert followed.needs_text and followed.compares
+    assert not followed.settle(2, "<think>answer")
+    assert followed.why == "text_differs"
+
+
+def test_behind_a_character_in_two_tokens_a_chat_of_an_engine_with_a_parser_goes_on() -> None:
+    followed = carry(chat=True)
+    role = stream(True)[0]
+    followed.wire([role, completion(delta={}, ids=[1]), completion(delta={"content": "\u00e9"}, ids=[2])], False)
+    assert followed.settle(2, "\u00e9")
+    assert followed.clean == 2
 
 
 def test_past_the_buffer_it_is_let_go_and_passes_on() -> None:
