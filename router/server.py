@@ -71,6 +71,8 @@ log = logging.getLogger("kvctl")
 _FIRST_ANSWERS = 5.0
 _RECLAIM_EVERY = 5.0
 _TICK = 0.5
+_RELOAD_AFTER = 0.1
+"""Seconds from SIGHUP."""
 _KEYS_EVERY = 1.0
 
 
@@ -214,6 +216,7 @@ class Router:
             app = TokenGuard(app, settings.admin_token, open_metrics=settings.admin_open_metrics)
         self.admin = AdminServer(app)
         self._hurried = asyncio.Event()
+        self._reload_due = False
         self._background: set[asyncio.Task[None]] = set()
 
     def _controller(self, settings: ControllerSettings, registry: CollectorRegistry) -> LMCacheController:
@@ -336,7 +339,13 @@ class Router:
         return data, admin
 
     def reload(self) -> None:
-        """Take certificates and keys again, open the access log anew (SIGHUP)."""
+        """Take certificates and keys again, open the access log anew (SIGHUP): soon, and once for a row of signals."""
+        if not self._reload_due:
+            self._reload_due = True
+            asyncio.get_running_loop().call_later(_RELOAD_AFTER, self._reload)
+
+    def _reload(self) -> None:
+        self._reload_due = False
         reload_all(self.tls.files)
         self.parts.reopen()
 

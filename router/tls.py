@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from router.user_file import read_user_file
+
 log = logging.getLogger("kvctl.tls")
 
 _LOOK_EVERY = 5.0
+_MAX_FILE = 16 << 20
 
 
 class TlsError(ValueError):
@@ -58,6 +61,11 @@ class Tls:
         self._stamps = self._look()
         self.context = make()
         fill(self.context)
+
+    @property
+    def watched(self) -> bool:
+        """Whether there are files at all."""
+        return bool(self._files)
 
     @property
     def changed(self) -> bool:
@@ -120,8 +128,6 @@ def engine_tls(files: EngineFiles) -> Tls:
         if files.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        elif files.ca is None:
-            context.load_default_certs()
         return context
 
     def fill(context: ssl.SSLContext) -> None:
@@ -135,7 +141,10 @@ def engine_tls(files: EngineFiles) -> Tls:
             "--upstream-tls-insecure: the certificates of engines are not checked; whoever is on the way to them can "
             "read and change every prompt and answer"
         )
-    return Tls(make, fill, (files.ca, files.cert, files.key))
+    tls = Tls(make, fill, (files.ca, files.cert, files.key))
+    if files.ca is None and not files.insecure:
+        tls.context.load_default_certs()  # once: it takes a tenth of a second or more, too long for a reload
+    return tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +169,7 @@ def router_tls(clients: ServerFiles | None, engines: EngineFiles) -> RouterTls:
 def reload_all(several: Iterable[Tls], *, only_changed: bool = False) -> None:
     """Take files again. Those that cannot be used are named in the log, and the old ones stay."""
     for tls in several:
-        if only_changed and not tls.changed:
+        if not tls.watched or (only_changed and not tls.changed):
             continue
         try:
             tls.reload()
@@ -208,8 +217,7 @@ def _load_ca(context: ssl.SSLContext, path: Path, option: str) -> None:
 
 def _check_readable(path: Path, option: str) -> None:
     try:
-        with path.open("rb"):
-            pass
+        read_user_file(path, _MAX_FILE)
     except OSError as error:
         raise TlsError(f"{option} {path}: {error.strerror or error}") from None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import ssl
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,25 @@ async def test_changed_file_is_taken_by_itself(papers: Papers) -> None:
     async with asyncio.timeout(20):
         await until(lambda: len(both.engines.context.get_ca_certs()) == 2)
     following.cancel()
+
+
+def test_pipe_is_no_certificate(papers: Papers) -> None:
+    pipe = papers.folder / "pipe"
+    os.mkfifo(pipe)
+    assert message(ServerFiles(pipe)).startswith(f"--tls-cert {pipe}: it is a pipe or a device")
+
+
+def test_reload_reads_what_the_system_trusts_no_second_time(monkeypatch: pytest.MonkeyPatch, papers: Papers) -> None:
+    cert, key = papers.issue("a")
+    both = router_tls(None, EngineFiles(cert=cert, key=key))
+    again: list[object] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self: again.append(self))
+    reload_all(both.files)
+    assert not again
+
+
+def test_reload_of_no_files_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    both = router_tls(None, EngineFiles())
+    with caplog.at_level(logging.INFO):
+        reload_all(both.files)
+    assert not caplog.records
