@@ -79,31 +79,41 @@ def result(
             "blocks": [_block(block) for block in experiment.blocks],
         },
         "arms": [_arm(arm) for arm in verdict.arms],
-        "comparisons": [
-            {
-                "metric": c.metric,
-                "base": c.base,
-                "other": c.other,
-                "ratio": c.found.ratio,
-                "ci95": list(c.found.ci95) if c.found.ci95 else None,
-                "p": c.found.p,
-                "p_holm": c.p_holm,
-                "claimed": c.claimed,
-                "rounds": c.rounds,
-                "round_sd": c.found.sd,
-            }
-            for c in verdict.comparisons
+        "comparisons": comparison_rows(verdict),
+        "verdict": verdict_row(verdict),
+    }
+
+
+def comparison_rows(verdict: Verdict) -> list[dict[str, object]]:
+    """The key `comparisons`."""
+    return [
+        {
+            "metric": c.metric,
+            "base": c.base,
+            "other": c.other,
+            "ratio": c.found.ratio,
+            "ci95": list(c.found.ci95) if c.found.ci95 else None,
+            "p": c.found.p,
+            "p_holm": c.p_holm,
+            "claimed": c.claimed,
+            "rounds": c.rounds,
+            "round_sd": c.found.sd,
+        }
+        for c in verdict.comparisons
+    ]
+
+
+def verdict_row(verdict: Verdict) -> dict[str, object]:
+    """The key `verdict`."""
+    return {
+        "valid": verdict.valid,
+        "reasons": verdict.reasons,
+        "gates": [
+            {"gate": judged.gate.text, "result": str(judged.result), "why": judged.why} for judged in verdict.gates
         ],
-        "verdict": {
-            "valid": verdict.valid,
-            "reasons": verdict.reasons,
-            "gates": [
-                {"gate": judged.gate.text, "result": str(judged.result), "why": judged.why} for judged in verdict.gates
-            ],
-            "notes": verdict.notes,
-            "summary": verdict.sentences,
-            "exit_code": verdict.exit_code,
-        },
+        "notes": verdict.notes,
+        "summary": verdict.sentences,
+        "exit_code": verdict.exit_code,
     }
 
 

@@ -134,7 +134,7 @@ def reach(
     judged = [
         judge(
             gate,
-            lambda metric, base, other: found.get((metric, base, other)) or _inverse(found.get((metric, other, base))),
+            lambda metric, base, other: found.get((metric, base, other)) or inverse(found.get((metric, other, base))),
             lambda arm, metric: by_name[arm].value(metric),
             reasons,
         )
@@ -230,14 +230,14 @@ def _comparisons(results: Sequence[ArmResult], seed: int, draws: int) -> list[Co
     made: list[Compared] = []
     for base in results[1:]:
         if base.stability.stable:
-            made += _compare(base, other, rng, draws)
+            made += compare_arms(base, other, rng, draws)
     headline = [c for c in made if c.metric in HEADLINE]
     for comparison, p in zip(headline, holm([c.found.p for c in headline]), strict=True):
         comparison.p_holm = p
     return made
 
 
-def _compare(base: ArmResult, other: ArmResult, rng: np.random.Generator, draws: int) -> list[Compared]:
+def compare_arms(base: ArmResult, other: ArmResult, rng: np.random.Generator, draws: int) -> list[Compared]:
     """All metrics of two arms, over the rounds that both completed."""
     below = {b.block.round: b.facts.measured for b in base.blocks}
     above = {b.block.round: b.facts.measured for b in other.blocks}
@@ -261,7 +261,7 @@ def _intervals(found: Floats) -> dict[str, tuple[float, float | None] | None]:
     return row
 
 
-def _inverse(found: Comparison | None) -> Comparison | None:
+def inverse(found: Comparison | None) -> Comparison | None:
     """The same comparison with the arms changed over."""
     if found is None or not found.ratio:
         return None
@@ -335,4 +335,5 @@ def _effect(compared: Compared, other: ArmResult, base: ArmResult) -> str:
     size = f"{abs(1 - found.ratio):.0%} {'lower' if found.ratio < 1 else 'higher'}"
     if compared.claimed:
         return f"{name} is {size} ({unit})"
-    return f"{name}: no difference shown ({unit}, ratio {found.ratio:.2f})"
+    shown = "not tested" if found.p is None else "no difference shown"
+    return f"{name}: {shown} ({unit}, ratio {found.ratio:.2f})"

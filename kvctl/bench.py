@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvctl import __version__, bench_client, bench_design, bench_workload
+from kvctl import __version__, bench_client, bench_compare, bench_design, bench_workload
 from kvctl.errors import INCONCLUSIVE, UNREACHABLE, Problem
 from kvctl.options import ConfigFile, option
 
@@ -338,4 +338,5 @@ def _body(text: str | None) -> dict[str, object]:
 
 group = typer.Typer(invoke_without_command=True)
 group.callback()(bench)
+group.command("compare")(bench_compare.compare)
 group.add_typer(bench_workload.group, name="workload")

@@ -38,6 +38,12 @@ def render(verdict: Verdict, study: Study | None = None, explanation: dict[str, 
     parts: list[RenderableType] = [arms_table(verdict) if study is None else study_tables(study)]
     if len(verdict.arms) > 2 and verdict.comparisons:
         parts.append(ratios_table(verdict))
+    return Group(*parts, render_verdict(verdict, explanation))
+
+
+def render_verdict(verdict: Verdict, explanation: dict[str, Any] | None = None) -> RenderableType:
+    """All but the tables: the star's legend, gates, why, notes, reasons, sentences."""
+    parts: list[RenderableType] = []
     tests = sum(c.p_holm is not None for c in verdict.comparisons)
     if tests:
         parts.append(Text(legend(tests), style="dim"))
