@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.errors import Problem
+from kvctl.help_pages import HelpCommand, HelpGroup
 from kvctl.options import option
 
 if TYPE_CHECKING:
     from bench.workload.model import Workload
     from bench.workload.source import Wish
 
-group = typer.Typer(no_args_is_help=True, help="List, describe and materialise workloads.")
+group = typer.Typer(cls=HelpGroup, no_args_is_help=True, help="List, describe and materialise workloads.")
 
 _Output = Annotated[str, option("--output", "-o", help="table, or json: alone on stdout.")]
 _What = Annotated[
@@ -34,7 +35,7 @@ _Workers = Annotated[int, option("--workers", min=1, max=4096, help="Engines of 
 _Jitter = Annotated[bool, option("--jitter/--no-jitter", help="Spread a trace's arrivals inside its time grid.")]
 
 
-@group.command("list")
+@group.command("list", cls=HelpCommand)
 def list_workloads(output: _Output = "table") -> None:
     """The built-in workloads: what each is for, and its parameters.
 
@@ -56,7 +57,7 @@ def list_workloads(output: _Output = "table") -> None:
     console.print("\nuse: kvctl bench --workload zipf:groups=32,system=512-1024", markup=False)
 
 
-@group.command()
+@group.command(cls=HelpCommand)
 def describe(
     what: _What,
     blocks: _Blocks = 1,
@@ -117,7 +118,7 @@ def describe(
     show(found, Console(highlight=False, soft_wrap=True))
 
 
-@group.command()
+@group.command(cls=HelpCommand)
 def make(
     what: _What,
     out: Annotated[Path, option("--out", help="The schedule's file; `kvctl bench --trace` sends it.")],

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvctl.errors import Problem
+from kvctl.help_pages import HelpCommand
 from kvctl.options import option
 
 group = typer.Typer(no_args_is_help=True, help="API keys for callers of a router.")
@@ -17,7 +18,7 @@ def keys() -> None:
     """API keys for callers of a router."""
 
 
-@group.command()
+@group.command(cls=HelpCommand)
 def new(
     name: Annotated[str, typer.Argument(help="Who will use the key; named in logs and metrics.")],
     tenant: Annotated[

@@ -12,6 +12,7 @@ import typer
 
 from kvctl import __version__
 from kvctl.errors import FAILED, Problem
+from kvctl.help_pages import HelpCommand, HelpGroup
 
 USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Root of what the option parser refuses; where it lives differs between versions of typer."""
@@ -19,14 +20,14 @@ USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kin
 app = typer.Typer(
     name="kvctl",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
+    cls=HelpGroup,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     help="Route LLM requests to the replica that already holds their KV cache, prove that it works, and measure "
     "what it is worth.",
-    epilog="Examples:  [bold]kvctl serve --sim 4[/bold]   ·   [bold]kvctl serve --worker http://10.0.0.1:8000 "
-    "--worker http://10.0.0.2:8000[/bold]   ·   [bold]kvctl validate -n prod[/bold]   ·   "
-    "[bold]kvctl bench --modes kv,random[/bold]",
+    epilog="\b\nExamples:\n  kvctl serve --sim 4\n  kvctl serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000"
+    "\n  kvctl validate -n prod\n  kvctl bench --modes kv,random",
 )
 
 _debug = False
@@ -69,9 +70,9 @@ def _register() -> None:
     for name in names:
         module = vars(import_module(COMMANDS[name]))
         if "group" in module:
-            app.add_typer(module["group"], name=name)
+            app.add_typer(module["group"], name=name, cls=HelpGroup)
         else:
-            app.command(name)(module[name])
+            app.command(name, cls=HelpCommand)(module[name])
 
 
 def _say(text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kvctl.completions import completion_of
 from kvctl.errors import Problem
 from kvctl.hyperpod_config import is_manifest, options_of
 
@@ -25,8 +26,8 @@ def env(option: str) -> str:
 
 
 def option(name: str, *short: str, **settings: Any) -> Any:
-    """`typer.Option` with the environment twin that every option has."""
-    return typer.Option(*short, name, envvar=env(name), **settings)
+    """`typer.Option` with the environment twin that every option has, and its values for the shell's completion."""
+    return typer.Option(*short, name, envvar=env(name), autocompletion=completion_of(name), **settings)
 
 
 def load_config(ctx: typer.Context, path: Path | None) -> Path | None:

@@ -62,13 +62,15 @@ def sim(
 ) -> None:
     """Run simulated engines: no GPU, vLLM's HTTP endpoints, metrics and KV events, timing of a real one.
 
-    Example: [bold]kvctl sim --count 4 --speedup 5[/bold], then
-    [bold]kvctl serve --worker http://127.0.0.1:8100 --worker http://127.0.0.1:8101[/bold] (and so on), or
-    [bold]curl http://127.0.0.1:8100/v1/completions -H 'content-type: application/json'
-    -d '{"prompt": "def main", "max_tokens": 8}'[/bold]
+    Examples, the second and third for the engines of the first, the last a sick fleet to look at:
 
-    To look at a sick fleet:
-    [bold]kvctl sim --count 2 --log-style lmcache-0.5.6 --fault l2-down@1 --log-file logs[/bold]
+      kvctl sim --count 2 --speedup 5
+
+      kvctl serve --worker http://127.0.0.1:8100 --worker http://127.0.0.1:8101
+
+      curl http://127.0.0.1:8100/v1/completions -H 'content-type: application/json' -d '{"prompt": "def main"}'
+
+      kvctl sim --count 2 --log-style lmcache-0.5.6 --fault l2-down@1 --log-file logs
     """
     from kvctl.kernels import ensure_cache
 

@@ -316,13 +316,15 @@ def validate(
 
       kvctl validate --router http://10.0.0.1:8000 --worker http://10.0.0.2:8000 --worker http://10.0.0.3:8000
 
-      kvctl validate -n prod --probe    sends a few requests of its own and sees where they go
+      kvctl validate -n prod --probe  # sends a few requests of its own and sees where they go
 
       kvctl validate --log worker=engine.log
 
-      kvctl validate --sim 2 --fault heartbeat-lost    a system of its own, broken on purpose
+      kvctl validate --sim 2 --fault heartbeat-lost  # a system of its own, broken on purpose
 
-      kvctl validate -n prod --record bundle    and later    kvctl validate --replay bundle -o wide
+      kvctl validate -n prod --record bundle
+
+      kvctl validate --replay bundle -o wide  # what was recorded, later and anywhere
 
       kvctl validate --explain KV401
     """
