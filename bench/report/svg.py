@@ -13,6 +13,8 @@ from html import escape
 
 WIDTH = 480.0
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
+EDGE = 24.0
+"""A label nearer to the right edge than this ends there, instead of being centred."""
 MARKS = 6
 """Series that can be told apart; a further one looks like the first again."""
 Point = tuple[float, float]
@@ -168,7 +170,8 @@ class Chart:
             at = self.px(tick)
             parts.append(f'<path class="grid" d="M{at:.1f} {self.top:.1f}V{base:.1f}"/>')
             label = escape(self.x_text(tick))
-            parts.append(f'<text x="{at:.1f}" y="{base + 17:.1f}" text-anchor="middle">{label}</text>')
+            place, anchor = (WIDTH - 1, "end") if at > WIDTH - EDGE else (at, "middle")
+            parts.append(f'<text x="{place:.1f}" y="{base + 17:.1f}" text-anchor="{anchor}">{label}</text>')
         for tick in self.y.ticks() if self.y_ticks else []:
             at = self.py(tick)
             parts.append(f'<path class="grid" d="M{self.left:.1f} {at:.1f}H{end:.1f}"/>')

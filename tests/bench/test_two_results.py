@@ -22,7 +22,7 @@ from bench.verdict import reach
 from bench.workload.describe import describe
 from tests.bench.results import experiment, timing, workload
 
-ROUNDS, COUNT = 8, 10
+ROUNDS, COUNT = 8, 20
 
 
 def leave(
