@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
 
 from router.journal.line import AccessLine, as_json, as_text
+from router.journal.log_file import LogFile
 
 log = logging.getLogger("kvctl.access")
 
@@ -55,10 +54,7 @@ class AccessLog:
         self._busy: asyncio.Future[int] | None = None
         self._stale = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="access-log")
-        self._file = self._open()
-
-    def _open(self) -> BinaryIO:
-        return sys.stdout.buffer if self._path is None else self._path.open("ab")
+        self._file = LogFile(self._path)
 
     def add(self, line: AccessLine) -> None:
         if len(self._lines) + self._handed >= _MOST:
@@ -93,11 +89,9 @@ class AccessLog:
         try:
             if self._stale:
                 self._stale = False
-                fresh = self._open()
-                self._file.close()
-                self._file = fresh
+                old, self._file = self._file, LogFile(self._path)
+                old.close()
             self._file.write(b"".join(map(self._format, lines)))
-            self._file.flush()
         except (OSError, ValueError) as error:
             self.failures += 1
             if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
@@ -118,5 +112,4 @@ class AccessLog:
             if self._busy is not None:
                 await asyncio.wait([self._busy])
         self._thread.shutdown()
-        if self._path is not None:
-            self._file.close()
+        self._file.close()

@@ -64,7 +64,22 @@ async def test_full_disk_loses_lines_and_counts_them() -> None:
     log.add(line())
     await until(lambda: log.dropped == 1)
     assert log.failures == 1
-    log._thread.shutdown()
+    await log.close()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+async def test_lines_lost_to_a_full_disk_do_not_stop_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    path.symlink_to(FULL)
+    log = AccessLog(AccessLogSettings(path))
+    log.add(line(request_id="r-lost"))
+    await until(lambda: log.dropped == 1)
+    path.unlink()
+    log.reopen()
+    log.add(line(request_id="r-kept"))
+    await log.close()
+    assert [text.split()[1] for text in path.read_text().splitlines()] == ["request_id=r-kept"]
+    assert (log.written, log.dropped) == (1, 1)
 
 
 async def test_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
