@@ -48,8 +48,8 @@ def announce_rounds(console: Console, arms: int, rounds: int, pairs: int, auto: 
         enough = "" if least <= LEVEL else f": too few to claim a difference, --blocks {rounds_needed(tests)} can"
         say(
             console,
-            f"{rounds} rounds of {arms} blocks: if all of them favour one side, p is {least:.3g} (corrected for {tests} "
-            f"tests; a difference is claimed up to {LEVEL:g}){enough}",
+            f"{rounds} rounds of {arms} blocks: if all of them favour one side, p is {least:.3g} (corrected for "
+            f"{tests} tests; a difference is claimed up to {LEVEL:g}){enough}",
         )
     if auto is not None:
         say(console, f"of these as many of {auto.most} rounds as find a difference of {auto.effect:.1%} with 80 %")
@@ -88,10 +88,10 @@ def announce_study(console: Console, plan: StudyPlan, arms: Sequence[str]) -> No
         wanted = ", ".join(str(target) for target in plan.targets)
         parts.append(
             f"capacity within {wanted} and a queue that does not grow, to {plan.precision:.0%}, at most "
-            f"{most_probes(plan.precision)} probes an arm from {plan.start:g} requests/s"
+            f"{most_probes(plan.precision)} probes an arm from {plan.start:.4g} requests/s"
         )
     say(
         console,
         f"{'; '.join(parts)}. Each probe: {plan.seconds:g} s from a cold start. Arms: {', '.join(arms)}. "
-        f"At most about {plan.minutes(len(arms)):.0f} minutes; Ctrl-C keeps what was measured",
+        f"At most about {max(1, round(plan.minutes(len(arms))))} min; Ctrl-C keeps what was measured",
     )

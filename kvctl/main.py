@@ -99,7 +99,8 @@ def main() -> None:
         if type(wrong).__name__ == "NoArgsIsHelpError":
             wrong.show()
         else:
-            _say(f"{' '.join(wrong.format_message().split()).rstrip('.')}; {_where(wrong)} lists what there is")
+            message = " ".join(wrong.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+            _say(f"{message}; {_where(wrong)} lists what there is")
         sys.exit(wrong.exit_code)
     except typer.Abort:
         sys.exit(130)

@@ -151,6 +151,7 @@ def test_a_wrong_option_is_named_with_exit_code_2(arguments: tuple[str, ...], na
         (("serve", "--bogus"), "--bogus"),
         (("serve", "--port", "x"), "--port"),
         (("bench", "--requests", "0"), "--requests"),
+        (("serve", "--breaker", "maybe"), "'KVCTL_BREAKER'): 'maybe' is not one of 'on', 'off'"),
         (("nothing",), "nothing"),
     ],
 )
