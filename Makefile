@@ -4,7 +4,7 @@ MINUTES ?= 60
 PY := $(VENV)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-real bench-sim bench-decide bench-proxy bench-kv-cost bench-aa bench-accept soak check-pages lint format clean
+.PHONY: help demo test test-real bench-sim bench-decide bench-proxy bench-kv-cost bench-aa bench-accept compare agreement results soak check-pages lint format clean
 
 help:
 	@echo 'make demo       run the main job on a simulated fleet: kv against random, about three minutes with set-up'
@@ -18,6 +18,9 @@ help:
 	@echo 'make bench-aa   40 runs of kvctl bench on equal arms, and one on unequal ones: what it claims (40 minutes)'
 	@echo 'make bench-accept  no-sharing, overload, hot-spot: what kvctl bench has to say of them'
 	@echo 'make bench-kv-cost  kv counting in time against blocks, engines alike and mixed'
+	@echo 'make compare    kvctl beside vllm-router, SMG and Dynamo on simulated engines: installs them first (1 GB), 6 minutes'
+	@echo 'make agreement  kvctl bench beside aiperf and vllm bench serve on one schedule (1.2 GB and make test-real), 10 minutes'
+	@echo 'make results TRACE=FILE  the Mooncake conversation trace on 8 engines, into docs/results.md, 15 minutes'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove what the targets made'
 
@@ -69,6 +72,15 @@ bench-accept: $(VENV)/.ready
 bench-kv-cost: $(VENV)/.ready
 	bash scripts/bench_kv_cost.sh $(PY) bench-kv-cost-out
 
+compare: $(VENV)/.ready
+	bash scripts/compare_peers.sh $(PY) --write docs/compare.md $(OPTIONS)
+
+agreement: $(VENV)/.ready
+	bash scripts/agreement.sh $(PY) --write docs/measuring.md $(OPTIONS)
+
+results: $(VENV)/.ready
+	bash scripts/results.sh $(PY) "$(TRACE)" $(OPTIONS)
+
 lint: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -79,4 +91,4 @@ format: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) .peers demo-out bench-aa-out bench-kv-cost-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers .peers-dynamo .peers-aiperf compare-out results-out demo-out bench-aa-out bench-kv-cost-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

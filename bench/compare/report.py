@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from bench.tables import milliseconds, one_line, percent, ratio, table, verdict_lines
 
 HEAD = (
     "arm",
@@ -39,16 +41,10 @@ def markdown(
         f"{summary_rate(summary)} requests/s, cold start by {design['cold_start']}, {source['host']['cpus']} cores, "
         f"Python {source['host']['python']}. Milliseconds."
     )
-    rows = [_row(arm, data, titles) for arm in data["arms"]]
-    lines = [facts, "", _line(HEAD), _line(["---"] * 2 + ["---:"] * (len(HEAD) - 2)), *map(_line, rows)]
+    lines = [facts, "", *table(HEAD, [_row(arm, data, titles) for arm in data["arms"]], words=2)]
     if absent:
-        lines += ["", "Not in the comparison:", "", *(f"- {name}: {_plain(why)}" for name, why in absent.items())]
-    verdict = data["verdict"]
-    if not verdict["valid"]:
-        lines += ["", "The run does not count:", "", *(f"- {_plain(reason)}" for reason in verdict["reasons"])]
-    elif verdict["notes"]:
-        lines += ["", *(f"- {_plain(note)}" for note in verdict["notes"])]
-    return "\n".join(lines) + "\n"
+        lines += ["", "Not in the comparison:", "", *(f"- {name}: {one_line(why)}" for name, why in absent.items())]
+    return "\n".join(lines + verdict_lines(data["verdict"])) + "\n"
 
 
 def summary_rate(summary: Mapping[str, Any]) -> str:
@@ -59,35 +55,12 @@ def summary_rate(summary: Mapping[str, Any]) -> str:
 
 def _row(arm: Mapping[str, Any], data: Mapping[str, Any], titles: Mapping[str, str]) -> list[str]:
     name, metrics = arm["name"], arm["metrics"]
-    cached = metrics["cached_token_ratio"]
     return [
         titles.get(name, name) + ("" if arm["stable"] else " (unstable)"),
         str(data["provenance"]["versions"].get(name) or "unknown"),
-        *(_ms(metrics["ttft_ms"][key]) for key in ("mean", "p50", "p95")),
-        *(_ms(metrics["itl_ms"][key]) for key in ("mean", "p95")),
-        "?" if cached is None else f"{cached:.0%}",
+        *(milliseconds(metrics["ttft_ms"][key]) for key in ("mean", "p50", "p95")),
+        *(milliseconds(metrics["itl_ms"][key]) for key in ("mean", "p95")),
+        percent(metrics["cached_token_ratio"]),
         str(arm["failed"]),
-        *(_ratio(data["comparisons"], name, metric) for metric in ("ttft_ms.mean", "itl_ms.mean")),
+        *(ratio(data["comparisons"], name, metric) for metric in ("ttft_ms.mean", "itl_ms.mean")),
     ]
-
-
-def _ratio(comparisons: Sequence[Mapping[str, Any]], base: str, metric: str) -> str:
-    for one in comparisons:
-        if one["base"] == base and one["metric"] == metric and one["ratio"] is not None:
-            interval = one["ci95"]
-            span = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-            return f"{one['ratio']:.2f}{span}{'*' if one['claimed'] else ''}"
-    return ""
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _plain(text: str) -> str:
-    """One line, as it stands in a list."""
-    return " ".join(text.split())
