@@ -116,7 +116,7 @@ def serve(
     retry_floor: failures_options.RetryFloor = 10.0,
     retry_any: failures_options.RetryAny = False,
     migration_limit: failures_options.MigrationLimit = 0,
-    migration_buffer: failures_options.MigrationBuffer = 1 << 20,
+    migration_buffer: failures_options.MigrationBuffer = "1MiB",
     breaker: failures_options.Breaker = failures_options.OnOff.ON,
     breaker_failures: failures_options.BreakerFailures = 5,
     breaker_errors: failures_options.BreakerErrors = 10,
@@ -248,6 +248,7 @@ def serve(
         max_connections=max_connections,
         max_requests=max_requests_per_connection,
     )
+    buffer_bytes = failures_options.migration_buffer(migration_buffer)
     tls_files = wire_options.server_files(tls_cert, tls_key, tls_client_ca)
     engine_tls_files = wire_options.engine_files(
         upstream_tls_ca, upstream_tls_cert, upstream_tls_key, upstream_tls_insecure
@@ -305,7 +306,7 @@ def serve(
                     aliases=aliases,
                     admission=admission,
                     retry=RetrySettings(share=retry_budget, floor=retry_floor, any=retry_any),
-                    migration=MigrationSettings(migration_limit, migration_buffer),
+                    migration=MigrationSettings(migration_limit, buffer_bytes),
                 ),
                 timeouts=Timeouts(
                     connect=connect_timeout,

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from kvctl.options import option
+from kvctl.quantities import size
 
 _FAILURES = "Failures of engines"
 
@@ -53,12 +54,12 @@ MigrationLimit = Annotated[
     ),
 ]
 MigrationBuffer = Annotated[
-    int,
+    str,
     option(
         "--migration-buffer",
-        min=1024,
         rich_help_panel=_FAILURES,
-        help="Bytes kept of each stream for that, about four a token; a longer one ends when it breaks.",
+        metavar="SIZE",
+        help="Kept of each stream for that, four bytes a token; a longer one ends when it breaks.",
     ),
 ]
 Breaker = Annotated[
@@ -151,3 +152,12 @@ DrainDelay = Annotated[
         help="Seconds for which a router that is told to stop goes on serving while /ready says 503.",
     ),
 ]
+
+
+def migration_buffer(text: str) -> int:
+    """Bytes.
+
+    Raises:
+        Problem
+    """
+    return size(text, "--migration-buffer")

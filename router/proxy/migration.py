@@ -26,12 +26,19 @@ import msgspec
 from router.proxy.heads import CHUNKED, ResponseHead
 from router.proxy.interface import Outcome
 from router.proxy.seam import StopSeam
-from router.proxy.written import DONE, Identity, chat_choice, completion_choice, framed, usage_event, whole_usage
+from router.proxy.written import (
+    DONE,
+    Identity,
+    chat_choice,
+    completion_choice,
+    framed,
+    usage_event,
+    whole_usage,
+    without_ids,
+)
 
 _END = re.compile(rb"\r?\n\r?\n")
 _LONGEST_END = 4
-_IDS = re.compile(rb'"(prompt_token_ids|token_ids)":\s*\[[0-9,\s]*\]')
-_NULL = rb'"\1":null'
 _LAST_CHUNK = b"0\r\n\r\n"
 _INCOMPLETE = "\ufffd"
 _EVENT_ALLOWANCE = 64 * 1024
@@ -311,9 +318,7 @@ class Carry:
             return self._written_anew(document, choice, text or "")
         if not kept:
             return b""
-        if self.strip and b'token_ids"' in whole:
-            return _IDS.sub(_NULL, whole)
-        return whole
+        return without_ids(whole) if self.strip and b'token_ids"' in whole else whole
 
     def _failure(self, error: _Error, whole: bytes) -> bytes:
         """An engine that dies may still say so in the stream."""

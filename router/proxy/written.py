@@ -5,11 +5,15 @@ Pure. The form is that of vLLM 0.32; what is not known here stays as the engine 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
+
+_IDS, _PROMPT_IDS = b'"token_ids":[', b'"prompt_token_ids":['
+_SPACED = re.compile(rb'"(prompt_token_ids|token_ids)":\s*\[[0-9,\s]*\]')
 
 Identity = tuple[str | None, int | None, str | None]
 """An answer's id, when it was created, its model."""
@@ -52,6 +56,18 @@ def usage_event(identity: Identity, prompt: int, output: int, *, chat: bool) -> 
     usage = _counts(prompt, output) | {"prompt_tokens_details": None}
     event: dict[str, Any] = {"id": name, "object": kind, "created": created, "model": model, "choices": []}
     return b"data: %b\n\n" % msgspec.json.encode(event | {"usage": usage})
+
+
+def without_ids(event: bytes) -> bytes:
+    """The event with its token ids as null: what the engine writes where nobody asks for them.
+
+    Inside a string the quotes of such a name would be escaped, so what is found is a name.
+    """
+    for name in (_IDS, _PROMPT_IDS):
+        at = event.find(name)
+        if at >= 0:
+            event = event[: at + len(name) - 1] + b"null" + event[event.index(b"]", at) + 1 :]
+    return _SPACED.sub(rb'"\1":null', event) if b'token_ids": ' in event else event
 
 
 def framed(data: bytes, chunked: bool) -> bytes:
