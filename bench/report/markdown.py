@@ -19,7 +19,11 @@ def markdown(data: dict[str, Any]) -> str:
     verdict = data["verdict"]
     lines = ["# kvctl bench", ""]
     if not verdict["valid"]:
-        lines += ["> [!WARNING]", *(f"> {_text(said)}" for said in (*verdict["summary"], DOES_NOT_COUNT)), ""]
+        lines += [
+            "> [!WARNING]",
+            "\n>\n".join(f"> {_text(said)}" for said in (*verdict["summary"], DOES_NOT_COUNT)),
+            "",
+        ]
     else:
         for sentence in verdict["summary"]:
             lines += [f"**{_text(sentence)}**", ""]
