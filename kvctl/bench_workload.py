@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from bench.workload.model import Workload
     from bench.workload.source import Wish
 
-group = typer.Typer(cls=HelpGroup, no_args_is_help=True, help="List, describe and materialise workloads.")
+group = typer.Typer(
+    cls=HelpGroup,
+    no_args_is_help=True,
+    help="List, describe and write down workloads.\n\nExample: kvctl bench workload describe zipf:groups=32",
+)
 
 _Output = Annotated[str, option("--output", "-o", help="table, or json: alone on stdout.")]
 _What = Annotated[

@@ -10,7 +10,7 @@ from kvctl.errors import Problem
 from kvctl.help_pages import HelpCommand
 from kvctl.options import option
 
-group = typer.Typer(no_args_is_help=True, help="API keys for callers of a router.")
+group = typer.Typer(no_args_is_help=True, help="API keys for callers of a router.\n\nExample: kvctl keys new team-a")
 
 
 @group.callback()

@@ -57,6 +57,11 @@ def test_only_a_word_that_is_longer_passes_80_columns(commands: dict[str, Any]) 
     assert [line for line in lines if len(line) > 80 and len(line.split()) > 2] == []
 
 
+def test_every_page_has_an_example(commands: dict[str, Any]) -> None:
+    after = {words: page(words).partition("Example")[2] for words in commands}
+    assert [words for words, text in after.items() if f"kvctl {words}" not in text] == []
+
+
 def test_options_stand_in_their_groups() -> None:
     headings = [line for line in page("serve").splitlines() if re.fullmatch(r"\S.*:", line)]
     assert {"Options:", "Routing:", "Cost of kv mode:", "Failures of engines:"} <= set(headings)
