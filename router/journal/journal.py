@@ -87,7 +87,7 @@ def _line(inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: f
         status=record.status,
         outcome="answered" if record.outcome is None else record.outcome.value,
         code=None if answer is None else answer.code or None,
-        bytes_in=len(inbound.body),
+        bytes_in=len(inbound.body if inbound.carry is None else inbound.carry.raw),
         bytes_out=record.bytes_out,
         total_ms=ms(now - inbound.arrived),
         ttft_ms=ms(record.began - inbound.arrived) if record.began else None,
@@ -119,4 +119,9 @@ def _line(inbound: Inbound, record: RequestRecord, leg: RoutedLeg | None, now: f
         line.prompt_tokens = line.prompt_tokens if said.prompt_tokens is None else said.prompt_tokens
         line.cached_tokens = said.cached_tokens
         line.output_tokens = line.output_tokens if said.completion_tokens is None else said.completion_tokens
+    if request.migration is not None:
+        # The last engine's prompt held what the client already had of the answer.
+        carried = request.migration.tokens
+        line.prompt_tokens = None if line.prompt_tokens is None else line.prompt_tokens - carried
+        line.output_tokens = (line.output_tokens or 0) + carried
     return line

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -115,13 +116,20 @@ def cut_fleet(sims: SimFleet) -> Iterator[tuple[list[Cutter], list[tuple[int, in
 
 
 @pytest.fixture(scope="module")
-def cut_router(cut_fleet: tuple[list[Cutter], list[tuple[int, int]]], sims: SimFleet) -> Iterator[RunningRouter]:
+def access_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("migration") / "access.log"
+
+
+@pytest.fixture(scope="module")
+def cut_router(
+    cut_fleet: tuple[list[Cutter], list[tuple[int, int]]], sims: SimFleet, access_log: Path
+) -> Iterator[RunningRouter]:
     """A router that moves a stream twice at most, and never counts a worker out."""
     options = []
     for number, (relay, engine) in enumerate(zip(cut_fleet[0], sims.engines, strict=False)):
         sources = engine.spec.partition(",kv=")[2]
         options += ["--worker", f"{relay.url},id=w{number},kv={sources}"]
-    lenient = ("--breaker", "off", "--retry-floor", "1000")
+    lenient = ("--breaker", "off", "--retry-floor", "1000", "--access-log", str(access_log))
     with running_router("--router-mode", "kv", "--migration-limit", "2", *lenient, *options) as router:
         yield router
 
@@ -189,6 +197,23 @@ def test_the_chat_goes_on_as_token_ids(cut_router: RunningRouter, cut_fleet: Any
     body = json.loads(resumed.partition(b"\r\n\r\n")[2])
     assert (body["max_tokens"], body["temperature"], body["seed"]) == (TOKENS - 4, 0.5, 3)
     assert all(isinstance(token, int) for token in body["prompt"])
+
+
+def test_the_access_log_counts_the_tokens_of_the_whole_answer(
+    cut_router: RunningRouter, cut_fleet: Any, access_log: Path
+) -> None:
+    _relays, cuts = cut_fleet
+    cuts.append((5, 0))
+    answer = cut_router.http.post(COMPLETIONS, json=asked(COMPLETIONS), headers={"x-request-id": "counted"})
+    usage = shown(answer.content)[-1]["usage"]
+
+    def line() -> str:
+        return next((line for line in access_log.read_text().splitlines() if "request_id=counted " in line), "")
+
+    cut_router.wait("its line is written", line)
+    fields = dict(field.split("=", 1) for field in line().split() if "=" in field)
+    assert (int(fields["prompt_tokens"]), int(fields["output_tokens"])) == (usage["prompt_tokens"], TOKENS)
+    assert fields["retries"] == "1"
 
 
 def test_explain_shows_both_legs(cut_router: RunningRouter, cut_fleet: Any) -> None:
