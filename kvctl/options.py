@@ -19,6 +19,10 @@ from kvctl.hyperpod_config import is_manifest, options_of
 
 _COMMANDS = frozenset({"serve", "sim", "bench", "validate", "replay", "explain", "top"})
 
+_LARGEST_FILE = 4 << 20
+MOST = 1e9
+"""The greatest value of a number with a fraction where an option names no other: seconds of 30 years."""
+
 
 def env(option: str) -> str:
     """`--router-mode` -> `KVCTL_ROUTER_MODE`; of `--x/--no-x` the first."""
@@ -26,8 +30,19 @@ def env(option: str) -> str:
 
 
 def option(name: str, *short: str, **settings: Any) -> Any:
-    """`typer.Option` with the environment twin that every option has, and its values for the shell's completion."""
+    """`typer.Option` with the environment twin that every option has, and its values for the shell's completion.
+
+    A number with a least value also has a greatest one: infinity, and what no clock can add, are refused.
+    """
+    if "min" in settings and "max" not in settings:
+        settings.setdefault("callback", _finite)
     return typer.Option(*short, name, envvar=env(name), autocompletion=completion_of(name), **settings)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not -MOST <= value <= MOST:
+        raise typer.BadParameter(f"{value:g} is more than the {MOST:g} that a number may be")
+    return value
 
 
 def load_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -81,8 +96,15 @@ def parameter_key(param: Any) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:  # it may be a pipe: `--config <(…)`
+            raw = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise Problem(f"config file {path}: {error.strerror or error}") from None
+    if len(raw) > _LARGEST_FILE:
+        raise Problem(f"config file {path}: it has more than the {_LARGEST_FILE} bytes that are read")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise Problem(f"config file {path}: {error}") from None
     if path.suffix in (".yaml", ".yml"):
         import yaml

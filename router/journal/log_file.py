@@ -1,7 +1,8 @@
 """The file behind the access log: whole batches, unbuffered, so that what is counted as lost stays lost.
 
-Called in the log's thread. A buffer of Python's would keep the lines of a failed write, bring them back in pieces later and
-fail again when the file is closed. Whoever reads a pipe may stop reading: nothing here waits for longer than `_PATIENCE`.
+Called in the log's thread. A buffer of Python's would keep the lines of a failed write, bring them back in pieces later
+and fail again when the file is closed. Whoever reads a pipe may stop reading: nothing here waits for longer than
+`_PATIENCE`.
 """
 
 from __future__ import annotations
