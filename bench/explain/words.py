@@ -10,6 +10,12 @@ WEAK = 0.5
 """Share of explained variance below which the split is called weak."""
 
 
+def signed(value: float) -> str:
+    """One decimal with its sign; no sign before 0.0."""
+    text = f"{value:+.1f}"
+    return "0.0" if text[1:] == "0.0" else text
+
+
 def explanation_lines(found: dict[str, Any]) -> list[str]:
     """A line a base on TTFT, one on caches, on predictions, on the router's own time; those that are known."""
     lines = [ttft_line(pair) for pair in found["ttft"]]
@@ -20,9 +26,9 @@ def explanation_lines(found: dict[str, Any]) -> list[str]:
 def ttft_line(pair: dict[str, Any]) -> str:
     if pair["difference_ms"] is None or not pair["effects"]:
         return f"where the TTFT of {pair['other']} against {pair['base']} comes from cannot be told: {pair['reason']}"
-    parts = ", ".join(f"{one['name']} {one['ms']:+.1f}" for one in pair["effects"] if one["ms"] is not None)
+    parts = ", ".join(f"{one['name']} {signed(one['ms'])}" for one in pair["effects"] if one["ms"] is not None)
     weak = f"; the model explains little (R² {min(pair['r2']):.2f})" if min(pair["r2"]) < WEAK else ""
-    return f"mean TTFT, {pair['other']} - {pair['base']}: {pair['difference_ms']:+.1f} ms = {parts}{weak}"
+    return f"mean TTFT, {pair['other']} - {pair['base']}: {signed(pair['difference_ms'])} ms = {parts}{weak}"
 
 
 def _reached(arms: list[dict[str, Any]]) -> str:
@@ -38,7 +44,7 @@ def _predicted(arms: list[dict[str, Any]]) -> str:
     if not known:
         return ""
     parts = ", ".join(
-        f"{name} {one['bias']:+.1f} ({one['exact']:.0%} exact)"
+        f"{name} {signed(one['bias'])} ({one['exact']:.0%} exact)"
         if any(bin_["predicted"] for bin_ in one["bins"])
         else f"{name} predicts none"
         for name, one in known

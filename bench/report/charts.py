@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.explain.words import signed
 from bench.metrics import Measurements, values
 from bench.report.svg import WIDTH, Chart, Point, Scale, open_svg, percent, plain, thinned
 from bench.stats import mean
@@ -197,7 +198,7 @@ def decomposition(pair: dict[str, Any]) -> Figure | None:
         if one["ci95"]:
             chart.whisker(one["ci95"][0], one["ci95"][1], place)
         chart.text(chart.left - 8, chart.py(place) + 4, one["name"], "end")
-        chart.text(WIDTH - 6, chart.py(place) + 4, f"{one['ms']:+.1f}", "end")
+        chart.text(WIDTH - 6, chart.py(place) + 4, signed(one["ms"]), "end")
     chart.rule((0.0, -0.6), (0.0, len(rows) - 0.4))
     return Figure(
         f"Where the difference in TTFT comes from: {pair['other']} − {pair['base']}",

@@ -234,7 +234,7 @@ class Display:
                 *(_short_ms(tally.ttft.at(q)) for q in (0.5, 0.95)),
                 *(_short_ms(tally.itl.at(q)) for q in (0.5, 0.95)),
                 _short_ms(tally.lag.at(0.99)),
-                _short_ms(tally.lag_max),
+                _short_ms(tally.lag_max if tally.lag.count else None),
                 f"{tally.cached / tally.prompt:.0%}" if tally.prompt else "-",
                 str(tally.failed),
             )
