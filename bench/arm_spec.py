@@ -27,7 +27,8 @@ class ArmSpec:
     Args:
         name: of the arm.
         url: where requests go.
-        engines: those behind it, that can be asked and reset directly; empty if unknown.
+        engines: those behind it, that can be asked and reset directly, `[ID@]URL`; empty if unknown. The id is what the
+            router names them by in its answers; by default the one that kvctl gives to such a URL.
         admin: admin port, if the router is kvctl.
         resets: whether its engines may be reset before a block.
         reset_url: POSTed to before each block, beside the reset of the engines: what the router itself keeps.
@@ -87,14 +88,16 @@ def _engines(text: str, value: str | None) -> tuple[Engine, ...]:
     if value is None:
         return ()
     found = []
-    for url in value.split("+"):
+    for part in value.split("+"):
+        name, at, url = part.rpartition("@")
+        address = _address(text, url)
         try:
-            spec = parse_spec(_address(text, url))
+            spec = parse_spec(f"{address},id={name}" if at else address)
         except SpecError as error:
             raise ArmSpelling(f"--url {text!r}: engines: {error}") from error
         found.append(Engine(spec.id, spec.url))
     if len(found) > MOST_ENGINES:
         raise ArmSpelling(f"--url {text!r}: engines: {MOST_ENGINES} at most")
-    if len({engine.url for engine in found}) != len(found):
+    if len({engine.url for engine in found}) != len(found) or len({engine.id for engine in found}) != len(found):
         raise ArmSpelling(f"--url {text!r}: engines: one is named twice")
     return tuple(found)

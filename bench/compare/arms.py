@@ -36,7 +36,9 @@ class Prompts(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An arm that serves. `engines`: that can be reset; empty for Dynamo's. `title`: what it is, for a table."""
+    """An arm that serves. `engines`: that can be reset, as `--url` names them; empty for Dynamo's. `title`: what it is,
+    for a table.
+    """
 
     name: str
     title: str
@@ -101,7 +103,7 @@ def started(names: Sequence[str], prompts: Prompts, places: Places, say: Callabl
     found = Started()
     with contextlib.ExitStack() as stack:
         fleet = stack.enter_context(SimFleet(ENGINES, model=MODEL, block_size=BLOCK, num_blocks=BLOCKS))
-        urls = tuple(engine.url for engine in fleet.engines)
+        known = tuple(f"{engine.id}@{engine.url}" for engine in fleet.engines)
         ours = [name for name in names if name in KVCTL]
         before = Fleet("", [engine.spec for engine in fleet.engines], MODEL)
         extra = ["--tokenizer", str(places.tokenizer)]
@@ -109,14 +111,14 @@ def started(names: Sequence[str], prompts: Prompts, places: Places, say: Callabl
             served = stack.enter_context(started_routers([KVCTL[name] for name in ours], before, places.folder, extra))
             version = f"kvctl {importlib.metadata.version('kvctl')}"
             for name, arm in zip(ours, served, strict=True):
-                found.arms.append(Running(name, f"kvctl, {arm.mode}", arm.url, version, urls, arm.admin))
+                found.arms.append(Running(name, f"kvctl, {arm.mode}", arm.url, version, known, arm.admin))
         engines = _stub_view(fleet)
         for name in names:
             if name in KVCTL:
                 continue
             say(f"starting {name}")
             try:
-                other = _dynamo(name, places, stack) if name in DYNAMO else _peer(name, engines, places, stack)
+                other = _dynamo(name, places, stack) if name in DYNAMO else _peer(name, engines, known, places, stack)
             except processes.NotStarted as error:
                 found.absent[name] = str(error)
                 continue
@@ -140,7 +142,9 @@ def _stub_view(fleet: SimFleet) -> routers.Engines:
     )
 
 
-def _peer(name: str, engines: routers.Engines, places: Places, stack: contextlib.ExitStack) -> Running:
+def _peer(
+    name: str, engines: routers.Engines, known: tuple[str, ...], places: Places, stack: contextlib.ExitStack
+) -> Running:
     recipe, title, package = PEERS[name]
     start = next(arm.start for arm in routers.ARMS if arm.name == recipe)
     assert start is not None
@@ -148,9 +152,8 @@ def _peer(name: str, engines: routers.Engines, places: Places, stack: contextlib
     running = start(name, engines, place)
     stack.callback(running.child.stop)
     host, port = running.target
-    return Running(
-        name, title, f"http://{host}:{port}", installed(places.peers / "bin" / "python", package), tuple(engines.urls)
-    )
+    version = installed(places.peers / "bin" / "python", package)
+    return Running(name, title, f"http://{host}:{port}", version, known)
 
 
 def _dynamo(name: str, places: Places, stack: contextlib.ExitStack) -> Running:

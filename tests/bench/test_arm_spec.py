@@ -18,6 +18,13 @@ def test_engines_are_named_by_the_id_that_a_router_gives_them() -> None:
     assert found.engines[0] == Engine("h-2", "http://h:2")
 
 
+def test_an_engine_may_be_named_as_its_router_names_it() -> None:
+    assert parse_arm("a=http://h:1,engines=e0@http://h:2+e1@http://h:3").engines == (
+        Engine("e0", "http://h:2"),
+        Engine("e1", "http://h:3"),
+    )
+
+
 def test_a_reset_is_off_or_an_address_to_post_to() -> None:
     assert not parse_arm("a=http://h:1,reset=none").resets
     assert parse_arm("a=http://h:1,reset=none").reset_url is None
@@ -42,6 +49,8 @@ def test_an_admin_port_is_an_address() -> None:
         ("a=http://h:1,admin=http://h:2,admin=http://h:3", "admin is given twice"),
         ("a=http://h:1,reset=off", "'off' is not an http:// URL"),
         ("a=http://h:1,engines=http://h:2+http://h:2", "one is named twice"),
+        ("a=http://h:1,engines=e@http://h:2+e@http://h:3", "one is named twice"),
+        ("a=http://h:1,engines=@http://h:2", "id="),
         ("a=http://h:1,engines=http://h:2+", "'' is not an http:// URL"),
         ("a=http://h:1,version=a\nb", "printable"),
     ],
