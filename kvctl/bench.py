@@ -46,7 +46,7 @@ def bench(
             rich_help_panel=_ARMS,
             metavar="NAME=URL[,KEY=VALUE]",
             help="A router that runs already, of any make, as an arm. Repeatable; in place of --modes. Keys: "
-            "engines=[ID@]URL+URL (reset and asked before each block), admin=URL (of kvctl), reset=none|URL, version=TEXT.",
+            "engines=[ID@]URL+URL (reset before each block), admin=URL (of kvctl), reset=none|URL, version=TEXT.",
         ),
     ] = None,
     workers: Annotated[
