@@ -57,6 +57,7 @@ COMMANDS = {
     "validate": "kvctl.validate",
     "bench": "kvctl.bench",
     "sim": "kvctl.sim",
+    "replay": "kvctl.replay",
     "explain": "kvctl.explain",
     "keys": "kvctl.keys",
 }

@@ -21,7 +21,7 @@ from typing import cast
 
 import numpy as np
 
-from bench.sim import ahead
+from bench.sim import ahead, step_time
 from bench.sim.connector import Connector
 from bench.sim.kvcache import CacheEvent, KVCache, LowerTier, Removed, Stored
 from bench.sim.nouns import (
@@ -31,6 +31,7 @@ from bench.sim.nouns import (
     EngineConfig,
     EngineRequest,
     FloatArray,
+    Outlook,
     Output,
     Sequence,
     Snapshot,
@@ -38,7 +39,7 @@ from bench.sim.nouns import (
     SymbolicRequest,
 )
 from bench.sim.timing import StepWork, Timing
-from router.prefix.hashing import block_keys, root_key
+from router.prefix.hashing import Keys, block_keys, root_key
 
 __all__ = [
     "SYMBOLS",
@@ -152,6 +153,43 @@ class Engine:
     def snapshot(self) -> Snapshot:
         cache = self.cache
         return Snapshot(len(self._running), len(self._waiting), cache.used, cache.num_blocks, cache.cached)
+
+    def tokens_to_go(self) -> int:
+        """Tokens that the request nearest to its end still has to get: as many steps at least. 0 without requests."""
+        return min((sequence.total - sequence.known for sequence in self._sequences.values()), default=0)
+
+    def quiet(self) -> tuple[int, float]:
+        """(steps, seconds): so many of the next steps at least only give each running sequence one token more, fill and
+        take no block and finish nobody, and each takes at least so long. (0, 0.0): nothing of the kind can be said.
+        """
+        if self._waiting or not self._runs_ahead or not self._running:
+            return 0, 0.0
+        block = self.config.block_size
+        steps, context = 1 << 40, 0
+        for sequence in self._running:
+            known = sequence.known
+            if not sequence.decoding or sequence.done:
+                return 0, 0.0
+            full = (sequence.stored + 1) * block
+            steps = min(steps, sequence.total - known - 1, full - known, sequence.held * block - known + 1)
+            context += known
+        cache, timing, count = self.cache, self.timing, len(self._running)
+        if steps <= 0 or count > self.config.max_num_batched_tokens:
+            return 0, 0.0
+        ms = step_time.decode_ms(timing.form, count, context, cache.used * block, cache.num_blocks * block)
+        return steps, float(ms) * timing.slow / timing.speedup / 1000.0
+
+    def outlook(self, keys: Keys) -> Outlook:
+        """What a request with these block keys would find here, by this engine's own keys; nothing changes."""
+        cache, block = self.cache, self.config.block_size
+        ids = np.empty(max((len(s.keys) for s in self._waiting), default=0) + len(keys), np.int32)
+        left = sum(s.known - s.computed for s in self._running if not s.decoding)
+        for waiting in self._waiting:
+            left += waiting.known - cache.cached_prefix(waiting.keys, (waiting.known - 1) // block, ids) * block
+        decoding = [s for s in self._running if s.decoding and not s.done]
+        to_go = np.array([s.total - s.known for s in decoding], np.int64)
+        context = sum(s.known for s in decoding)
+        return Outlook(cache.cached_prefix(keys, len(keys), ids), left, context, cache.used, to_go)
 
     def step(self, now: float) -> StepResult | None:
         """End the last step and plan the next one, beginning at `now`. None if there is nothing to do."""

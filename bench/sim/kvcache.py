@@ -143,6 +143,10 @@ class KVCache:
         parked = kernel.unused(ids, hits, self._node) if hits else 0
         return -1 if self._blocks_for(all_tokens) - hits + parked > self.free else int(hits)
 
+    def cached_prefix(self, keys: Keys, limit: int, ids: Ids) -> int:
+        """How many of `keys[:limit]` are cached as an unbroken prefix; `ids` is scratch memory. Nothing changes."""
+        return int(kernel.match(keys, limit, ids, self._key, self._slots)) if self.reuse and limit > 0 else 0
+
     def hold(self, ids: Ids, hits: int, tokens: int) -> int:
         """Hold the `hits` blocks that `lookup` found and as many more as `tokens` of the sequence need; how many in
         all. To be called before anything else changes.

@@ -114,6 +114,19 @@ class Ahead(NamedTuple):
     events: list[tuple[float, list[CacheEvent]]]
 
 
+class Outlook(NamedTuple):
+    """What a request would find in an engine: `cached` of its blocks, `prefill` prompt tokens of others to compute
+    first, `context` tokens that the decoding sequences attend to, `used` blocks, and the tokens that each of those
+    sequences still has to get, int64.
+    """
+
+    cached: int
+    prefill: int
+    context: int
+    used: int
+    to_go: npt.NDArray[np.int64]
+
+
 @dataclass(slots=True)
 class Counters:
     """Totals since the engine was made. Cache queries and hits are tokens, counted at first admission."""
