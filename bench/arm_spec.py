@@ -12,7 +12,6 @@ from router.fleet.spec import SpecError, parse_spec
 KEYS = ("engines", "admin", "reset", "version")
 NONE = "none"
 MOST_ENGINES = 1024
-_FORM = "NAME=http://HOST:PORT[,key=value]... wanted"
 _VERSION = re.compile(r"[ -~]{1,128}")
 
 
@@ -52,7 +51,7 @@ def parse_arm(text: str) -> ArmSpec:
     """
     name, equals, rest = text.strip().partition("=")
     if not equals or not name or "/" in name or "," in name:
-        raise ArmSpelling(f"--url {text!r}: {_FORM}; the keys are {', '.join(KEYS)}")
+        raise ArmSpelling(f"--url {text!r}: NAME=http://HOST:PORT wanted, then ,key=value of {', '.join(KEYS)}")
     url, *parts = (part.strip() for part in rest.split(","))
     fields: dict[str, str] = {}
     for part in parts:
