@@ -162,6 +162,14 @@ def test_it_goes_on_behind_the_last_token_with_text() -> None:
     assert (followed.clean, followed.needs_text) == (1, False)
 
 
+def test_tokens_that_are_generated_anew_are_forgotten() -> None:
+    followed = carry()
+    followed.wire([completion("a", [5], prompt_token_ids=[1]), completion("", [6])], False)
+    followed.move()
+    followed.wire([completion("b", [7])], False)
+    assert (followed.ids.tolist(), followed.clean) == ([5, 7], 2)
+
+
 def test_an_event_of_several_tokens_may_end_inside_a_character() -> None:
     followed = carry()
     followed.wire([completion("ab", [5, 6, 7], prompt_token_ids=[1])], False)
