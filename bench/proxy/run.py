@@ -77,7 +77,8 @@ class Bench:
         if len(cores) < 2:
             raise processes.NotStarted("two cores are needed: one for the router, one for load and engines")
         self.plan = plan
-        self.place = Place(cores[0], folder, plan.peers, plan.tokenizer)
+        self.core = cores[0]
+        self.place = Place(self.core, folder, plan.peers, plan.tokenizer)
         self.cores = f"router on core {cores[0]}, client on {cores[1]}, engines on {cores[2 % len(cores) or 1]}"
         self._stub = self._start("stub", cores[2 % len(cores) or 1], "--tokenizer", str(plan.tokenizer))
         self._load: processes.Child | None = None
@@ -133,7 +134,7 @@ class Bench:
         """Raises NotStarted: the arm could not be started, or did not do its work."""
         plan, found = self.plan, Measured()
         with self.running(arm) as (targets, pids):
-            busy, cpu = processes.core_busy(self.place.core), processes.cpu_seconds(pids)
+            busy, cpu = processes.core_busy(self.core), processes.cpu_seconds(pids)
             began = time.monotonic()
             found.closed = self.measured(arm, targets, pids, "closed", plan.seconds)
             with _noting(found):
@@ -143,7 +144,7 @@ class Bench:
                     found.streams = self.measured(
                         arm, targets, pids, "streams", plan.seconds, load=Load.STREAM, connections=plan.streams
                     )
-            others = processes.core_busy(self.place.core) - busy - (processes.cpu_seconds(pids) - cpu)
+            others = processes.core_busy(self.core) - busy - (processes.cpu_seconds(pids) - cpu)
             found.foreign = max(others, 0.0) / (time.monotonic() - began)
             if held and arm.streams and pids:
                 found.memory = processes.memory_bytes(pids)
