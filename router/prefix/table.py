@@ -127,9 +127,11 @@ class BlockTable:
             if len(self._words) < 4 * groups * at.TIERS:
                 self._move_words(4 * groups * at.TIERS)
             self._bind()
+        full, rest = divmod(count, 64)
         self.members[:] = 0
-        for slot in range(count):
-            self.members[slot >> 6] |= np.uint64(1 << (slot & 63))
+        self.members[:full] = np.uint64(2**64 - 1)
+        if rest:
+            self.members[full] = np.uint64((1 << rest) - 1)
 
     def match(self, keys: Keys, mark: bool) -> Int64s:
         """The walk of `blocks.match`: int64 (TIERS + 1, slots), valid until the next call."""
