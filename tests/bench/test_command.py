@@ -49,7 +49,7 @@ def refused(*arguments: str) -> Problem:
         (("--gate", "capacity: kv >= 2*random"), "needs --capacity"),
         (("--capacity", "--slo", "ttft=1s", "--gate", "ttft_ms.p95: kv <= random"), "needs the comparison"),
         (("--capacity", "--slo", "ttft=1s", "--arrivals", "closed:4"), "closed loop"),
-        (("--url", "http://127.0.0.1:1"), "NAME=http://HOST:PORT wanted"),
+        (("--url", "http://127.0.0.1:1"), "NAME=http://HOST:PORT"),
         (("--out", __file__), "name a folder"),
     ],
 )
