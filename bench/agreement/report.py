@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from bench.agreement.tools import STATS, Report
 from bench.tables import milliseconds, table
@@ -43,7 +43,30 @@ def beyond(reports: Mapping[str, Report], bound: float = BOUND) -> list[str]:
     return found
 
 
-def markdown(reports: Mapping[str, Report], versions: Mapping[str, str], facts: str, missing: Mapping[str, str]) -> str:
+def spread(runs: Sequence[Report], metric: str, stat: str) -> float:
+    """How far one tool's own runs lie apart, relative to the smallest."""
+    found = [value for run in runs if (value := run.numbers.get(metric, {}).get(stat)) is not None]
+    return max(found) / min(found) - 1 if found and min(found) else 0.0
+
+
+def unsteady(runs: Mapping[str, Sequence[Report]], bound: float = BOUND) -> list[str]:
+    """The numbers that one tool alone did not repeat within the bound."""
+    found = []
+    for metric, (title, *_) in METRICS.items():
+        for stat in STATS:
+            apart = {name: spread(its, metric, stat) for name, its in runs.items()}
+            if max(apart.values(), default=0.0) > bound:
+                found.append(f"{title}, {stat}: " + ", ".join(f"{name} {one:.1%}" for name, one in apart.items()))
+    return found
+
+
+def markdown(
+    reports: Mapping[str, Report],
+    versions: Mapping[str, str],
+    facts: str,
+    missing: Mapping[str, str],
+    runs: Mapping[str, Sequence[Report]] | None = None,
+) -> str:
     """The block of docs/measuring.md.
 
     Args:
@@ -51,6 +74,7 @@ def markdown(reports: Mapping[str, Report], versions: Mapping[str, str], facts: 
         versions: of the tools.
         facts: a sentence on the run.
         missing: tools that could not be run, with the reason.
+        runs: all runs of each tool, to say which numbers one tool alone does not repeat.
     """
     ours = reports[OURS]
     others = [name for name in _THEIRS if name in reports]
@@ -77,4 +101,8 @@ def markdown(reports: Mapping[str, Report], versions: Mapping[str, str], facts: 
     lines += ["", *(f"- {name} could not be run: {why}" for name, why in missing.items())]
     apart = beyond(reports)
     lines.append(f"More than {BOUND:.0%} apart: {'; '.join(apart)}." if apart else f"All agrees within {BOUND:.0%}.")
+    moving = unsteady(runs or {})
+    if moving:
+        lines += ["", f"How far the runs of one tool lie apart, where it is more than {BOUND:.0%}:", ""]
+        lines += [f"- {one}" for one in moving]
     return "\n".join(lines) + "\n"

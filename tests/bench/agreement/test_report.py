@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.agreement.plan import make_plan
-from bench.agreement.report import METRICS, beyond, markdown
+from bench.agreement.report import METRICS, beyond, markdown, unsteady
 from bench.agreement.tools import Report, ToolFailed
 
 NUMBERS: dict[str, dict[str, float | None]] = {name: {"mean": 100.0, "p50": 90.0, "p95": 150.0} for name in METRICS}
@@ -47,6 +47,11 @@ def test_a_tool_that_could_not_run_is_named_with_its_reason() -> None:
     assert "- vllm could not be run: no such file" in markdown(
         {"kvctl": OURS}, {"kvctl": "1"}, "f", {"vllm": "no such file"}
     )
+
+
+def test_what_a_tool_alone_does_not_repeat_is_told_with_every_tools_spread() -> None:
+    runs = {"kvctl": [OURS, like(p95=156.0)], "aiperf": [OURS, like(p95=151.5)]}
+    assert unsteady(runs) == ["TTFT, from the sending, p95: kvctl 4.0%, aiperf 1.0%"]
 
 
 def test_times_of_sending_are_held_against_the_plan_from_the_first_on() -> None:
