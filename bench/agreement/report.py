@@ -45,8 +45,9 @@ def beyond(reports: Mapping[str, Report], bound: float = BOUND) -> list[str]:
 
 def spread(runs: Sequence[Report], metric: str, stat: str) -> float:
     """How far one tool's own runs lie apart, relative to the smallest."""
-    found = [value for run in runs if (value := run.numbers.get(metric, {}).get(stat)) is not None]
-    return max(found) / min(found) - 1 if found and min(found) else 0.0
+    values = [run.numbers[metric][stat] for run in runs if metric in run.numbers]
+    known = sorted(value for value in values if value is not None)
+    return known[-1] / known[0] - 1 if known and known[0] else 0.0
 
 
 def unsteady(runs: Mapping[str, Sequence[Report]], bound: float = BOUND) -> list[str]:
