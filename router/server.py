@@ -346,6 +346,7 @@ class Router:
 
     def _reload(self) -> None:
         self._reload_due = False
+        log.info("SIGHUP: certificates, keys and the access log's file are taken again")
         reload_all(self.tls.files)
         self.parts.reopen()
 
