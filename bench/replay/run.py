@@ -1,4 +1,5 @@
 """One mode of a replay: arrivals in virtual time, each decided, served and measured. Deterministic, no I/O, no clock.
+Python's collector of cycles rests meanwhile: nothing here makes any.
 
 Open-loop requests arrive when the schedule says; a turn that waits for an answer arrives its think time after that
 answer's end, and finds every engine as it is then. Equal arrivals go in the order of the schedule.
@@ -6,6 +7,7 @@ answer's end, and finds every engine as it is then. Equal arrivals go in the ord
 
 from __future__ import annotations
 
+import gc
 import heapq
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +24,8 @@ from bench.sim.engine import Engine, EngineConfig, SymbolicRequest
 from bench.sim.kvcache import CacheEvent
 from bench.sim.timing import Timing as EngineTiming
 from router.core_settings import CoreSettings
-from router.model import RoutingError
+from router.model import Need, RoutingError
+from router.policies.registry import make_policy
 
 _TELL_EVERY = 256
 
@@ -71,7 +74,13 @@ def replay(
     """
     if settings.seed is None:
         raise ValueError("a replay needs a seed, or it could not be repeated")
-    return _Replay(prompts, fleet, mode, settings, lag, on_progress).run()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _Replay(prompts, fleet, mode, settings, lag, on_progress).run()
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Replay:
@@ -95,6 +104,8 @@ class _Replay:
             config.num_blocks, config.block_size, config.max_num_batched_tokens, config.max_model_len, fleet.adapters
         )
         oracle = mode == ORACLE
+        tells = oracle or needs_events(mode, settings)
+        config = replace(config, record_events=tells)
         engines = [Engine(config, timing) for timing in fleet.timings]
         self._engines = Engines(engines, self, every_token=settings.track_output)
         chooser = Oracle(self._engines, {p.request.id: p.output for p in every}) if oracle else None
@@ -207,6 +218,11 @@ class _Replay:
                     ended.append((waiting, skipped))
                 else:
                     heapq.heappush(self._due, (due, waiting))
+
+
+def needs_events(mode: str, settings: CoreSettings) -> bool:
+    """Whether a mode asks what workers hold; else no KV events are made, as no decision depends on them."""
+    return Need.BLOCKS in make_policy(mode, settings.policies).needs
 
 
 def speeds(timing: EngineTiming, factors: Sequence[float], workers: int) -> tuple[EngineTiming, ...]:
