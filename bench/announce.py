@@ -13,6 +13,7 @@ from bench.study import StudyPlan
 from bench.workload.describe import Summary
 from bench.workload.model import Workload
 
+FEW_A_BLOCK = 8
 METRIC_NAMES = {"ttft_ms.mean": "mean TTFT", "itl_ms.mean": "mean ITL"}
 
 
@@ -38,6 +39,13 @@ def announce_workload(console: Console, workload: Workload, summary: Summary) ->
         )
     for note in workload.notes:
         say(console, f"note: {note}")
+    a_block = summary.requests / workload.slices
+    if a_block < FEW_A_BLOCK:
+        say(
+            console,
+            f"note: {a_block:.1f} requests a block are too few to share a prefix or to queue; give --requests "
+            f"{FEW_A_BLOCK * workload.slices} or more (they are dealt over {workload.slices} rounds)",
+        )
 
 
 def announce_rounds(console: Console, arms: int, rounds: int, pairs: int, auto: Auto | None) -> None:
