@@ -10,8 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench.decide.report import markdown, write
+from bench.decide.report import markdown
 from bench.decide.run import Plan, run
+from bench.marked import replace_block
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     text = markdown(run(plan, lambda line: print(f"bench-decide: {line}", file=sys.stderr)))
     print(text)
     if said.write is not None:
-        write(said.write, text)
+        replace_block(said.write, "bench-decide", text)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ for `write`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from bench.decide.fleet import Cell
 from bench.decide.memory import Taken
 from bench.decide.timing import Microseconds, Times
 
-BEGIN = "<!-- bench-decide: begin -->"
-END = "<!-- bench-decide: end -->"
 GOAL_CELL = Cell(64, 8192)
 _GOAL_SHARE = 0.1
 _GOAL_SPREAD = 2.0
@@ -125,13 +122,3 @@ def markdown(results: Results) -> str:
         lines += [f"| {one.blocks:,} | {one.holders} | {one.arrays:.1f} | {one.process:.1f} |" for one in results.taken]
     lines += ["", *verdicts(results), *(f"- {note}" for note in results.notes)]
     return "\n".join(lines)
-
-
-def write(page: Path, text: str) -> None:
-    """Replaces what stands between the markers of `page`. Raises ValueError where they are not."""
-    old = page.read_text()
-    before, begin, rest = old.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no block between {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from bench.marked import replace_block
 from bench.proxy import processes, report
 from bench.proxy.routers import ARMS
 from bench.proxy.run import HELD, Plan, run
@@ -37,7 +38,7 @@ def main() -> None:
     print(text)
     if given.out is not None:
         try:
-            report.write(given.out, text)
+            replace_block(given.out, "bench-proxy", text)
         except (OSError, ValueError) as error:
             sys.exit(f"bench-proxy: {error}")
 

@@ -11,15 +11,12 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.proxy.load import Result
 from bench.proxy.prompts import Load
 from bench.proxy.routers import PEERS, Arm
 from bench.proxy.run import CONNECTIONS, Measured, Outcome, Plan
 
-BEGIN = "<!-- bench-proxy: begin -->"
-END = "<!-- bench-proxy: end -->"
 _BUSY_CLIENT = 0.85
 _IDLE_ROUTER = 0.9
 _NOISY = 0.1
@@ -223,17 +220,3 @@ def _client_bound(arm: Arm, one: Measured) -> bool:
     if arm.start is None:
         return closed.client_cpu / closed.seconds > _BUSY_CLIENT
     return closed.router_cpu / closed.seconds + one.foreign < _IDLE_ROUTER
-
-
-def write(document: Path, text: str) -> None:
-    """Puts `text` between the marks of `document`.
-
-    Raises:
-        ValueError: it has no such marks.
-    """
-    old = document.read_text("utf-8")
-    before, begin, rest = old.partition(BEGIN)
-    _old, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{document} has no block between '{BEGIN}' and '{END}'")
-    document.write_text(f"{before}{BEGIN}\n{text}{END}{after}", "utf-8")

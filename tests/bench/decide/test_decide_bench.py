@@ -10,7 +10,7 @@ import pytest
 from bench.decide import ingest, memory
 from bench.decide.fleet import BLOCK, Cell, core_of, held_blocks, prompt_of
 from bench.decide.peer import Peer, PeerError
-from bench.decide.report import BEGIN, END, GOAL_CELL, Ingested, Measured, Results, markdown, verdicts, write
+from bench.decide.report import GOAL_CELL, Ingested, Measured, Results, markdown, verdicts
 from bench.decide.run import busy
 from bench.decide.timing import Times, measure
 from router.events.wire import WireDecoder
@@ -100,18 +100,3 @@ def test_without_dynamo_its_columns_are_empty_and_its_goal_is_left_out() -> None
 def test_a_busy_machine_is_noted_and_a_quiet_one_is_not() -> None:
     assert busy(0.2, 2) == []
     assert "load average 4.6 on 2 cores" in busy(4.6, 2)[0]
-
-
-def test_a_page_keeps_what_stands_outside_the_markers(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write(page, "new")
-    assert page.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-
-
-def test_a_page_without_markers_is_refused_and_left_alone(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("text")
-    with pytest.raises(ValueError, match="no block"):
-        write(page, "new")
-    assert page.read_text() == "text"

@@ -67,18 +67,3 @@ def test_a_router_that_was_not_busy_is_noted() -> None:
     idle = outcome()
     idle.rounds["kvctl-rr"] = [measured(20_000, 0.5)] * 2
     assert "kvctl-rr): client and engines were the limit" in report.markdown(plan("direct", "kvctl-rr"), idle)
-
-
-def test_the_marked_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:
-    document = tmp_path / "doc.md"
-    document.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.write(document, "new\n")
-    assert document.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
-
-
-def test_a_document_without_marks_is_left_alone(tmp_path: Path) -> None:
-    document = tmp_path / "doc.md"
-    document.write_text("text\n")
-    with pytest.raises(ValueError, match="no block between"):
-        report.write(document, "new\n")
-    assert document.read_text() == "text\n"
