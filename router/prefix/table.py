@@ -97,10 +97,6 @@ class BlockTable:
         """Handles of a slot."""
         return int(self._slots[slot, 1])
 
-    def held_all(self) -> Int64s:
-        """Handles of every slot, a view."""
-        return self._slots[:, 1]
-
     def tiers_of(self, slot: int, block_hash: int) -> int:
         """The tier bits of a handle, 0 if there is none."""
         h = owners.find_handle(self._handles, self._htab, slot, np.uint64(block_hash))
